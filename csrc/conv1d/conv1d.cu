@@ -1,0 +1,144 @@
+#include <array>
+#include <map>
+#include <mutex>
+
+#include "conv1d/conv1d.cuh"
+
+namespace cudamem {
+namespace {
+
+#define RETURN_IF_ERROR(call)                             \
+  if (cudaError_t error = (call); error != cudaSuccess) { \
+    return error;                                         \
+  }
+
+using DirectKernel = void (*)(Conv1dProblem, int64_t);
+
+// How calls share the one __constant__ bank of a device: it is cut into slots, handed out in turn. A call makes its
+// stream wait, on the device, for the events of the last users of its slots; copies its coefficients there; launches;
+// and leaves its own event behind. The host waits for nothing. The lock keeps the steps of one call together.
+//
+// None of this can be captured: a graph's replay would write the slots without waiting for whoever has them by then.
+class ConstantBank {
+ public:
+  template <typename Launch>
+  cudaError_t use(const Conv1dProblem& problem, cudaStream_t stream, Launch launch) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const int count = static_cast<int>(ceil_div(problem.weight_bytes, kSlotBytes));
+    if (next_ + count > kSlots) next_ = 0;
+    const int first = next_;
+    next_ = (first + count) % kSlots;
+
+    for (int slot = first; slot < first + count; ++slot) {
+      if (last_use_[slot] == nullptr) {
+        RETURN_IF_ERROR(cudaEventCreateWithFlags(&last_use_[slot], cudaEventDisableTiming));
+      } else {
+        RETURN_IF_ERROR(cudaStreamWaitEvent(stream, last_use_[slot]));
+      }
+    }
+    RETURN_IF_ERROR(cudaMemcpyToSymbolAsync(conv1d_bank, problem.weight, problem.weight_bytes, first * kSlotBytes,
+                                            cudaMemcpyDeviceToDevice, stream));
+    launch(first * kSlotBytes);
+    const cudaError_t launched = cudaGetLastError();
+    for (int slot = first; slot < first + count; ++slot) {
+      RETURN_IF_ERROR(cudaEventRecord(last_use_[slot], stream));
+    }
+    return launched;
+  }
+
+  static ConstantBank& of_current_device() {
+    static std::mutex mutex;
+    static std::map<int, ConstantBank>* banks = new std::map<int, ConstantBank>;  // outlives the driver's own exit
+    int device = 0;
+    cudaGetDevice(&device);
+    const std::lock_guard<std::mutex> lock(mutex);
+    return (*banks)[device];
+  }
+
+ private:
+  static constexpr int kSlots = 16;  // so that many streams seldom wait for each other
+  static constexpr int64_t kSlotBytes = kConstantBankBytes / kSlots;
+
+  std::mutex mutex_;
+  int next_ = 0;
+  std::array<cudaEvent_t, kSlots> last_use_{};
+};
+
+// A block's threads cover one signal: fewer of them for a short one.
+int block_threads(int64_t out_length) {
+  int threads = 32;
+  while (threads < kConv1dMaxThreads && threads < out_length) threads *= 2;
+  return threads;
+}
+
+template <typename scalar_t>
+cudaError_t launch(Conv1dVariant variant, const Conv1dProblem& problem, cudaStream_t stream) {
+  const int threads = block_threads(problem.out_length);
+  const dim3 grid = grid_of(problem.batch * problem.out_channels * ceil_div<int64_t>(problem.out_length, threads));
+  switch (variant) {
+    case Conv1dVariant::kGlobal:
+      conv1d_direct_kernel<scalar_t, Conv1dVariant::kGlobal><<<grid, threads, 0, stream>>>(problem, 0);
+      break;
+    case Conv1dVariant::kReadonly:
+      conv1d_direct_kernel<scalar_t, Conv1dVariant::kReadonly><<<grid, threads, 0, stream>>>(problem, 0);
+      break;
+    case Conv1dVariant::kShared:
+      conv1d_shared_kernel<scalar_t><<<grid, threads, 0, stream>>>(problem);
+      break;
+    case Conv1dVariant::kConstant:
+      return ConstantBank::of_current_device().use(problem, stream, [&](int64_t bank_offset) {
+        conv1d_direct_kernel<scalar_t, Conv1dVariant::kConstant><<<grid, threads, 0, stream>>>(problem, bank_offset);
+      });
+  }
+  return cudaGetLastError();
+}
+
+template <typename scalar_t>
+void add_entries(std::vector<KernelEntry>& entries, const char* dtype) {
+  auto add = [&](const char* variant, const void* kernel) {
+    entries.push_back({std::string("conv1d_") + variant + "<" + dtype + ">", kernel, kConv1dMaxThreads});
+  };
+  add("global", reinterpret_cast<const void*>(conv1d_direct_kernel<scalar_t, Conv1dVariant::kGlobal>));
+  add("readonly", reinterpret_cast<const void*>(conv1d_direct_kernel<scalar_t, Conv1dVariant::kReadonly>));
+  add("shared", reinterpret_cast<const void*>(conv1d_shared_kernel<scalar_t>));
+  add("constant", reinterpret_cast<const void*>(conv1d_direct_kernel<scalar_t, Conv1dVariant::kConstant>));
+}
+
+}  // namespace
+
+const char* conv1d_illegal(Conv1dVariant variant, int64_t weight_bytes, cudaStream_t stream) {
+  if (variant != Conv1dVariant::kConstant) return nullptr;
+  if (weight_bytes > kConstantBankBytes) return "the weight is larger than the 65,536 bytes of constant memory";
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) cudaGetLastError();
+  if (status != cudaStreamCaptureStatusNone) {
+    return "the stream is being captured into a CUDA graph, whose replays could not share constant memory safely";
+  }
+  return nullptr;
+}
+
+cudaError_t launch_conv1d(Conv1dVariant variant, const Conv1dProblem& problem, cudaStream_t stream) {
+  switch (problem.dtype) {
+    case DType::kFloat16:
+      return launch<__half>(variant, problem, stream);
+    case DType::kBFloat16:
+      return launch<__nv_bfloat16>(variant, problem, stream);
+    case DType::kFloat32:
+      return launch<float>(variant, problem, stream);
+    case DType::kFloat64:
+      return launch<double>(variant, problem, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+std::vector<KernelEntry> conv1d_kernels() {
+  std::vector<KernelEntry> entries;
+  add_entries<__half>(entries, "float16");
+  add_entries<__nv_bfloat16>(entries, "bfloat16");
+  add_entries<float>(entries, "float32");
+  add_entries<double>(entries, "float64");
+  return entries;
+}
+
+}  // namespace cudamem

@@ -1,0 +1,146 @@
+// conv1d: every output reads the same few coefficients, so what matters is how they reach the threads.
+//
+// Traffic: input read once and output written once, (inputs + outputs) * element_bytes; the windows of neighbouring
+//          outputs overlap and are served by the caches. 2 * outputs * channels_per_group * taps FLOPs.
+// Hazard:  one thread computes one output, in the same order in every variant; they differ in the coefficient alone:
+//   global    an ordinary load
+//   readonly  __ldg, the read-only data cache
+//   shared    staged by the block in shared memory, in pieces of kConv1dStage
+//   constant  the __constant__ bank: all threads of a warp ask for the same address at once, which is the one case
+//             that the constant cache serves in a single step
+// The bank belongs to the whole device: conv1d.cu says how calls share it.
+// Source: NVIDIA, "Image Convolution with CUDA" (V. Podlozhnyuk, 2007), convolutionSeparable.
+#pragma once
+
+#include "common/device.cuh"
+#include "conv1d/conv1d.h"
+
+namespace cudamem {
+
+constexpr int kConv1dMaxThreads = 256;
+constexpr int kConv1dStage = 1024;  // coefficients in shared memory at a time
+
+// Half types add up in float32.
+template <typename scalar_t>
+using conv1d_acc_t = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
+
+__constant__ __align__(16) unsigned char conv1d_bank[kConstantBankBytes];
+
+// The output of this thread. A block's threads share (batch, channel), and so their coefficients.
+struct Conv1dOutput {
+  int64_t batch, channel, position;
+  bool exists;  // the block lies inside the grid of work
+  bool inside;  // and the thread inside the signal
+
+  __device__ explicit Conv1dOutput(const Conv1dProblem& p) {
+    const int64_t tiles = ceil_div<int64_t>(p.out_length, blockDim.x);
+    const int64_t block = block_index();
+    const int64_t row = block / tiles;
+    batch = row / p.out_channels;
+    channel = row - batch * p.out_channels;
+    position = (block - row * tiles) * blockDim.x + threadIdx.x;
+    exists = batch < p.batch;
+    inside = position < p.out_length;
+  }
+};
+
+// What a thread adds up: its window in each channel of its group.
+template <typename scalar_t>
+struct Conv1dWindow {
+  using acc_t = conv1d_acc_t<scalar_t>;
+
+  const scalar_t* in;  // [channels_per_group, in_length] of this thread's group
+  int64_t start;       // where the first tap falls; negative in the padding
+  bool whole;          // no tap falls outside the signal
+
+  __device__ Conv1dWindow(const Conv1dProblem& p, const Conv1dOutput& out) {
+    const int64_t group = out.channel / (p.out_channels / p.groups);
+    in = static_cast<const scalar_t*>(p.input) + out.batch * p.batch_stride +
+         group * p.channels_per_group * p.channel_stride;
+    start = out.position * p.stride - p.padding;
+    whole = start >= 0 && start + (p.taps - 1) * p.dilation < p.in_length;
+  }
+
+  // Adds the taps [first, end) of one channel; coefficient(tap) fetches one.
+  template <typename Coefficient>
+  __device__ void add(const Conv1dProblem& p, int64_t channel, int first, int end, acc_t& total,
+                      Coefficient coefficient) const {
+    const scalar_t* x = in + channel * p.channel_stride;
+    int64_t at = start + first * p.dilation;
+    if (whole) {
+#pragma unroll 4
+      for (int tap = first; tap < end; ++tap, at += p.dilation) {
+        total += convert<acc_t>(x[at * p.length_stride]) * convert<acc_t>(coefficient(tap));
+      }
+    } else {
+#pragma unroll 1
+      for (int tap = first; tap < end; ++tap, at += p.dilation) {
+        if (at >= 0 && at < p.in_length) {
+          total += convert<acc_t>(x[at * p.length_stride]) * convert<acc_t>(coefficient(tap));
+        }
+      }
+    }
+  }
+
+  __device__ acc_t bias(const Conv1dProblem& p, const Conv1dOutput& out) const {
+    return p.bias == nullptr ? acc_t{0} : convert<acc_t>(static_cast<const scalar_t*>(p.bias)[out.channel]);
+  }
+};
+
+template <typename scalar_t>
+__device__ void conv1d_store(const Conv1dProblem& p, const Conv1dOutput& out, conv1d_acc_t<scalar_t> total) {
+  static_cast<scalar_t*>(p.output)[(out.batch * p.out_channels + out.channel) * p.out_length + out.position] =
+      convert<scalar_t>(total);
+}
+
+// `global`, `readonly` and `constant`: kSource is the Conv1dVariant; bank_offset (bytes) is used by `constant`.
+template <typename scalar_t, Conv1dVariant kSource>
+__global__ void __launch_bounds__(kConv1dMaxThreads)
+    conv1d_direct_kernel(const __grid_constant__ Conv1dProblem p, int64_t bank_offset) {
+  const Conv1dOutput out(p);
+  if (!out.exists || !out.inside) return;
+  const Conv1dWindow<scalar_t> window(p, out);
+  const int64_t filter = out.channel * p.channels_per_group * p.taps;
+  const scalar_t* weight = static_cast<const scalar_t*>(p.weight) + filter;
+  const scalar_t* banked = reinterpret_cast<const scalar_t*>(conv1d_bank + bank_offset) + filter;
+
+  conv1d_acc_t<scalar_t> total = window.bias(p, out);
+  for (int64_t channel = 0; channel < p.channels_per_group; ++channel) {
+    window.add(p, channel, 0, p.taps, total, [&](int tap) {
+      if constexpr (kSource == Conv1dVariant::kConstant) {
+        return banked[channel * p.taps + tap];
+      } else if constexpr (kSource == Conv1dVariant::kReadonly) {
+        return __ldg(weight + channel * p.taps + tap);
+      } else {
+        return weight[channel * p.taps + tap];
+      }
+    });
+  }
+  conv1d_store<scalar_t>(p, out, total);
+}
+
+template <typename scalar_t>
+__global__ void __launch_bounds__(kConv1dMaxThreads) conv1d_shared_kernel(const __grid_constant__ Conv1dProblem p) {
+  __shared__ scalar_t stage[kConv1dStage];
+  const Conv1dOutput out(p);
+  if (!out.exists) return;  // the whole block leaves: no barrier is left waiting
+  const Conv1dWindow<scalar_t> window(p, out);
+  const scalar_t* weight = static_cast<const scalar_t*>(p.weight) +
+                           out.channel * p.channels_per_group * p.taps;  // [channels_per_group, taps]
+
+  conv1d_acc_t<scalar_t> total = window.bias(p, out);
+  for (int64_t channel = 0; channel < p.channels_per_group; ++channel) {
+    for (int64_t first = 0; first < p.taps; first += kConv1dStage) {
+      const int count = min(p.taps - first, int64_t{kConv1dStage});
+      __syncthreads();  // the stage is free: everybody has used what it held
+      for (int i = threadIdx.x; i < count; i += blockDim.x) stage[i] = weight[channel * p.taps + first + i];
+      __syncthreads();
+      if (out.inside) {
+        window.add(p, channel, first, first + count, total, [&](int tap) { return stage[tap - first]; });
+      }
+    }
+  }
+  if (out.inside) conv1d_store<scalar_t>(p, out, total);
+}
+
+}  // namespace cudamem

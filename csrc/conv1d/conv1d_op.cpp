@@ -1,0 +1,505 @@
+// torch.ops.cudamem.conv1d: torch.nn.functional.conv1d, in fresh contiguous memory; and its backward operator.
+#include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_convolution_double_backward.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/conv1d.h>
+#include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <array>
+#include <limits>
+#include <tuple>
+
+#include "common/dispatch.h"
+#include "conv1d/conv1d.h"
+
+namespace cudamem {
+namespace {
+
+using at::Tensor;
+using c10::SymInt;
+using c10::SymIntArrayRef;
+using OptionalTensor = std::optional<Tensor>;
+using Variant = std::optional<std::string_view>;
+using Gradients = std::tuple<Tensor, Tensor, Tensor>;  // of input, weight and bias
+
+void check_variant(Variant variant) {
+  if (variant) variant_index("conv1d", kConv1dVariants, *variant);
+}
+
+// The arguments after input, weight and bias, one number each.
+struct Window {
+  SymInt stride, padding, dilation, groups;
+
+  Window(SymIntArrayRef stride, SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups)
+      : stride(only("stride", stride)),
+        padding(only("padding", padding)),
+        dilation(only("dilation", dilation)),
+        groups(std::move(groups)) {}
+
+  static SymInt only(const char* name, SymIntArrayRef values) {
+    TORCH_CHECK(values.size() == 1, "cudamem::conv1d: expected ", name,
+                " to be a single integer value or a list of 1 value, but got ", name, "=", values);
+    return values[0];
+  }
+};
+
+// Checks everything that does not depend on data, in torch's words, and gives the sizes of the output.
+std::vector<SymInt> check_conv1d(const Tensor& input, const Tensor& weight, const Tensor& bias, const Window& w) {
+  check_same_device("conv1d", {{"input", &input}, {"weight", &weight}, {"bias", &bias}});
+  TORCH_CHECK(input.dim() == 2 || input.dim() == 3,
+              "cudamem::conv1d: expected 2D (unbatched) or 3D (batched) input, but got input of size ",
+              input.sym_sizes());
+  TORCH_CHECK(weight.dim() == 3, "cudamem::conv1d: expected a 3D weight, but got weight of size ", weight.sym_sizes());
+  TORCH_CHECK(input.scalar_type() == weight.scalar_type(), "cudamem::conv1d: input type (", input.scalar_type(),
+              ") and weight type (", weight.scalar_type(), ") should be the same");
+  TORCH_SYM_CHECK(w.stride.sym_gt(0), "cudamem::conv1d: non-positive stride is not supported, got stride=", w.stride);
+  TORCH_SYM_CHECK(w.padding.sym_ge(0), "cudamem::conv1d: negative padding is not supported, got padding=", w.padding);
+  TORCH_SYM_CHECK(w.dilation.sym_gt(0),
+                  "cudamem::conv1d: non-positive dilation is not supported, got dilation=", w.dilation);
+  TORCH_SYM_CHECK(w.groups.sym_gt(0), "cudamem::conv1d: non-positive groups is not supported, got groups=", w.groups);
+
+  const SymInt out_channels = weight.sym_size(0), taps = weight.sym_size(2);
+  const SymInt channels = input.sym_size(-2), length = input.sym_size(-1);
+  TORCH_SYM_CHECK(out_channels.sym_gt(0).sym_and(taps.sym_gt(0)),
+                  "cudamem::conv1d: expected weight to be at least 1 at dimensions 0 and 2, but got weight of size ",
+                  weight.sym_sizes());
+  TORCH_SYM_CHECK((out_channels % w.groups).sym_eq(0), "cudamem::conv1d: given groups=", w.groups,
+                  ", expected weight to be divisible by ", w.groups, " at dimension 0, but got weight of size ",
+                  weight.sym_sizes());
+  // Divided rather than multiplied: groups may be any 64-bit number.
+  TORCH_SYM_CHECK((channels % w.groups).sym_eq(0).sym_and((channels / w.groups).sym_eq(weight.sym_size(1))),
+                  "cudamem::conv1d: given groups=", w.groups, " and weight of size ", weight.sym_sizes(),
+                  ", expected input of size ", input.sym_sizes(), " to have ", weight.sym_size(1), " * ", w.groups,
+                  " channels, but got ", channels);
+  if (bias.defined()) {
+    TORCH_CHECK(bias.dim() == 1 && bias.sym_size(0) == out_channels, "cudamem::conv1d: given weight of size ",
+                weight.sym_sizes(), ", expected bias to be 1-dimensional with ", out_channels,
+                " elements, but got bias of size ", bias.sym_sizes());
+    TORCH_CHECK(input.scalar_type() == bias.scalar_type(), "cudamem::conv1d: input type (", input.scalar_type(),
+                ") and bias type (", bias.scalar_type(), ") should be the same");
+  }
+
+  constexpr int64_t kLimit = std::numeric_limits<int64_t>::max() / 4;
+  TORCH_SYM_CHECK(w.padding.sym_le(kLimit), "cudamem::conv1d: expected padding to be at most ", kLimit,
+                  ", but got padding=", w.padding);
+  TORCH_SYM_CHECK(w.dilation.sym_le(SymInt(kLimit) / taps), "cudamem::conv1d: expected dilation to be at most ", kLimit,
+                  " / ", taps, ", but got dilation=", w.dilation);
+  const SymInt padded = length + w.padding * 2;
+  const SymInt reach = w.dilation * (taps - 1) + 1;
+  TORCH_SYM_CHECK(padded.sym_ge(reach), "cudamem::conv1d: calculated padded input size per channel: (", padded,
+                  "). Kernel size: (", reach, "). Kernel size can't be greater than actual input size");
+  std::vector<SymInt> sizes;
+  if (input.dim() == 3) sizes.push_back(input.sym_size(0));
+  sizes.push_back(out_channels);
+  sizes.push_back((padded - reach) / w.stride + 1);
+  return sizes;
+}
+
+// No input element contributes: the output is the bias.
+Tensor conv1d_of_nothing(const Tensor& input, const Tensor& bias, SymIntArrayRef sizes) {
+  Tensor out = at::zeros_symint(sizes, input.options());
+  return bias.defined() ? out.add_(bias.unsqueeze(-1)) : out;
+}
+
+// ATen's own operators: the CPU kernel, the path of what no kernel here takes, and the formula for transforms that
+// differentiate through it.
+Tensor conv1d_aten(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, SymIntArrayRef stride,
+                   SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups) {
+  return at::conv1d_symint(input, weight, bias, stride, padding, dilation, std::move(groups)).contiguous();
+}
+
+Tensor conv1d_cpu(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, SymIntArrayRef stride,
+                  SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups, Variant variant) {
+  check_variant(variant);
+  const auto sizes = check_conv1d(input, weight, bias.value_or(Tensor()), {stride, padding, dilation, groups});
+  if (input.numel() == 0) return conv1d_of_nothing(input, bias.value_or(Tensor()), sizes);
+  return conv1d_aten(input, weight, bias, stride, padding, dilation, groups);
+}
+
+Tensor conv1d_meta(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, SymIntArrayRef stride,
+                   SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups, Variant variant) {
+  check_variant(variant);
+  return at::empty_symint(check_conv1d(input, weight, bias.value_or(Tensor()), {stride, padding, dilation, groups}),
+                          input.options());
+}
+
+#ifndef CUDAMEM_CPU_ONLY
+// A bank so small that one thread computes one output in a few steps: a single filter, a depthwise bank, or a few
+// channels. cuDNN's matrix products have little to multiply there, and win beyond.
+bool is_small_bank(const Conv1dProblem& p) {
+  constexpr int64_t kFew = 8;
+  return p.channels_per_group == 1 ||
+         (p.channels_per_group <= kFew && p.out_channels / p.groups <= kFew && p.taps <= 32);
+}
+
+Tensor conv1d_cuda(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, SymIntArrayRef stride,
+                   SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups, Variant variant) {
+  check_variant(variant);
+  const Window window(stride, padding, dilation, groups);
+  const auto sym_sizes = check_conv1d(input, weight, bias.value_or(Tensor()), window);
+  const c10::DeviceGuard guard(input.device());
+  if (input.numel() == 0) return conv1d_of_nothing(input, bias.value_or(Tensor()), sym_sizes);
+
+  const auto sizes = C10_AS_INTARRAYREF_SLOW(sym_sizes);
+  const bool batched = input.dim() == 3;
+  Conv1dProblem p;
+  p.batch = batched ? input.size(0) : 1;
+  p.batch_stride = batched ? input.stride(0) : 0;
+  p.channel_stride = input.stride(-2);
+  p.length_stride = input.stride(-1);
+  p.in_length = input.size(-1);
+  p.out_length = sizes.back();
+  p.out_channels = weight.size(0);
+  p.channels_per_group = weight.size(1);
+  p.taps = weight.size(2);
+  p.groups = window.groups.expect_int();
+  p.stride = window.stride.expect_int();
+  p.padding = window.padding.expect_int();
+  p.dilation = window.dilation.expect_int();
+  p.weight_bytes = weight.numel() * weight.element_size();
+
+  const auto dtype = kernel_dtype(input.scalar_type());
+  const bool has_kernel = dtype && at::isFloatingType(input.scalar_type()) && p.taps <= std::numeric_limits<int>::max();
+  if (!has_kernel || (!variant && !is_small_bank(p))) {
+    TORCH_CHECK_NOT_IMPLEMENTED(!variant, "cudamem::conv1d: variant '", *variant,
+                                "' takes float16, bfloat16, float32 "
+                                "and float64, but got ",
+                                input.scalar_type());
+    return conv1d_aten(input, weight, bias, stride, padding, dilation, groups);
+  }
+  const cudaStream_t stream = current_stream(input.device());
+  auto chosen = Conv1dVariant::kConstant;
+  if (variant) {
+    chosen = static_cast<Conv1dVariant>(variant_index("conv1d", kConv1dVariants, *variant));
+    const char* why = conv1d_illegal(chosen, p.weight_bytes, stream);
+    TORCH_CHECK(why == nullptr, "cudamem::conv1d: variant '", *variant, "' can not be used here: ", why);
+  } else if (conv1d_illegal(chosen, p.weight_bytes, stream) != nullptr) {
+    chosen = Conv1dVariant::kShared;
+  }
+  const Tensor weight_dense = weight.contiguous();
+  const Tensor bias_dense = bias ? bias->contiguous() : Tensor();
+  Tensor out = at::empty(sizes, input.options());
+  p.dtype = *dtype;
+  p.input = input.const_data_ptr();
+  p.weight = weight_dense.const_data_ptr();
+  p.bias = bias ? bias_dense.const_data_ptr() : nullptr;
+  p.output = out.mutable_data_ptr();
+  check_launch("conv1d", launch_conv1d(chosen, p, stream));
+  return out;
+}
+#endif
+
+// The gradients that output_mask asks for; the others are undefined tensors. ATen computes them.
+Gradients conv1d_backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight, SymIntArrayRef stride,
+                          SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups,
+                          std::array<bool, 3> output_mask) {
+  const auto sizes = check_conv1d(input, weight, {}, {stride, padding, dilation, groups});
+  check_same_device("conv1d_backward", {{"grad_output", &grad_output}, {"input", &input}, {"weight", &weight}});
+  TORCH_CHECK(grad_output.sym_sizes() == SymIntArrayRef(sizes),
+              "cudamem::conv1d_backward: expected grad_output of size ", SymIntArrayRef(sizes), ", but got ",
+              grad_output.sym_sizes());
+  TORCH_CHECK(grad_output.scalar_type() == input.scalar_type(), "cudamem::conv1d_backward: grad_output type (",
+              grad_output.scalar_type(), ") and input type (", input.scalar_type(), ") should be the same");
+  const c10::DeviceGuard guard(input.device());
+  const bool batched = input.dim() == 3;
+  Gradients grads;
+  auto& [grad_input, grad_weight, grad_bias] = grads;
+  if (input.numel() == 0) {
+    if (output_mask[0]) grad_input = at::zeros_symint(input.sym_sizes(), input.options());
+    if (output_mask[1]) grad_weight = at::zeros_symint(weight.sym_sizes(), weight.options());
+    if (output_mask[2]) grad_bias = batched ? grad_output.sum({0, 2}) : grad_output.sum(1);
+    return grads;
+  }
+  const auto with_batch = [&](const Tensor& t) { return batched ? t : t.unsqueeze(0); };
+  const std::vector<SymInt> bias_sizes = {weight.sym_size(0)}, output_padding = {0};
+  grads = at::convolution_backward_symint(with_batch(grad_output), with_batch(input), weight,
+                                          SymIntArrayRef(bias_sizes), stride, padding, dilation, /*transposed=*/false,
+                                          output_padding, std::move(groups), output_mask);
+  if (output_mask[0]) grad_input = (batched ? grad_input : grad_input.squeeze(0)).contiguous();
+  if (output_mask[1]) grad_weight = grad_weight.contiguous();
+  return grads;
+}
+
+Gradients conv1d_backward_meta(const Tensor& grad_output, const Tensor& input, const Tensor& weight, SymIntArrayRef,
+                               SymIntArrayRef, SymIntArrayRef, SymInt, std::array<bool, 3> output_mask) {
+  check_same_device("conv1d_backward", {{"grad_output", &grad_output}, {"input", &input}, {"weight", &weight}});
+  Gradients grads;
+  if (output_mask[0]) std::get<0>(grads) = at::empty_symint(input.sym_sizes(), input.options());
+  if (output_mask[1]) std::get<1>(grads) = at::empty_symint(weight.sym_sizes(), weight.options());
+  if (output_mask[2]) std::get<2>(grads) = at::empty_symint({weight.sym_size(0)}, weight.options());
+  return grads;
+}
+
+// Calls the operators from below the Autograd key.
+Tensor conv1d_dispatch(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, SymIntArrayRef stride,
+                       SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups, Variant variant) {
+  static const auto plain = c10::Dispatcher::singleton()
+                                .findSchemaOrThrow("cudamem::conv1d", "")
+                                .typed<Tensor(const Tensor&, const Tensor&, const OptionalTensor&, SymIntArrayRef,
+                                              SymIntArrayRef, SymIntArrayRef, SymInt)>();
+  static const auto named = c10::Dispatcher::singleton()
+                                .findSchemaOrThrow("cudamem::conv1d", "variant")
+                                .typed<Tensor(const Tensor&, const Tensor&, const OptionalTensor&, SymIntArrayRef,
+                                              SymIntArrayRef, SymIntArrayRef, SymInt, std::string_view)>();
+  return variant ? named.call(input, weight, bias, stride, padding, dilation, groups, *variant)
+                 : plain.call(input, weight, bias, stride, padding, dilation, groups);
+}
+
+Gradients conv1d_backward_dispatch(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
+                                   SymIntArrayRef stride, SymIntArrayRef padding, SymIntArrayRef dilation,
+                                   SymInt groups, std::array<bool, 3> output_mask) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("cudamem::conv1d_backward", "")
+                             .typed<Gradients(const Tensor&, const Tensor&, const Tensor&, SymIntArrayRef,
+                                              SymIntArrayRef, SymIntArrayRef, SymInt, std::array<bool, 3>)>();
+  return op.call(grad_output, input, weight, stride, padding, dilation, std::move(groups), output_mask);
+}
+
+// What both autograd functions save beside their tensors.
+void save_window(torch::autograd::AutogradContext* ctx, SymIntArrayRef stride, SymIntArrayRef padding,
+                 SymIntArrayRef dilation, const SymInt& groups) {
+  ctx->saved_data["stride"] = stride;
+  ctx->saved_data["padding"] = padding;
+  ctx->saved_data["dilation"] = dilation;
+  ctx->saved_data["groups"] = groups;
+}
+
+struct Conv1dFunction : torch::autograd::Function<Conv1dFunction> {
+  static constexpr bool is_traceable = true;
+
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& input, const Tensor& weight,
+                        const OptionalTensor& bias, SymIntArrayRef stride, SymIntArrayRef padding,
+                        SymIntArrayRef dilation, SymInt groups, Variant variant) {
+    ctx->save_for_backward({input, weight});
+    save_window(ctx, stride, padding, dilation, groups);
+    ctx->saved_data["has_bias"] = bias.has_value() && bias->defined();
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    return conv1d_dispatch(input, weight, bias, stride, padding, dilation, groups, variant);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto [grad_input, grad_weight, grad_bias] =
+        conv1d_backward_dispatch(grads[0], saved[0], saved[1], ctx->saved_data["stride"].toSymIntVector(),
+                                 ctx->saved_data["padding"].toSymIntVector(),
+                                 ctx->saved_data["dilation"].toSymIntVector(), ctx->saved_data["groups"].toSymInt(),
+                                 {ctx->needs_input_grad(0), ctx->needs_input_grad(1),
+                                  ctx->saved_data["has_bias"].toBool() && ctx->needs_input_grad(2)});
+    return {grad_input, grad_weight, grad_bias, Tensor(), Tensor(), Tensor(), Tensor(), Tensor()};
+  }
+};
+
+// The backward operator is differentiable itself: ATen's formula for the second derivative of a convolution.
+struct Conv1dBackwardFunction : torch::autograd::Function<Conv1dBackwardFunction> {
+  static constexpr bool is_traceable = true;
+
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, const Tensor& grad_output,
+                                                const Tensor& input, const Tensor& weight, SymIntArrayRef stride,
+                                                SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups,
+                                                std::array<bool, 3> output_mask) {
+    ctx->save_for_backward({grad_output, input, weight});
+    save_window(ctx, stride, padding, dilation, groups);
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    const auto [grad_input, grad_weight, grad_bias] =
+        conv1d_backward_dispatch(grad_output, input, weight, stride, padding, dilation, groups, output_mask);
+    return {grad_input, grad_weight, grad_bias};
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    const Tensor &grad_output = saved[0], &input = saved[1], &weight = saved[2];
+    const bool batched = input.dim() == 3;
+    const auto with_batch = [&](const Tensor& t) { return batched || !t.defined() ? t : t.unsqueeze(0); };
+    const auto without_batch = [&](const Tensor& t) { return batched || !t.defined() ? t : t.squeeze(0); };
+    const std::vector<SymInt> output_padding = {0};
+    auto [grad_grad_output, grad_input, grad_weight] = at::_convolution_double_backward_symint(
+        with_batch(grads[0]), grads[1], grads[2], with_batch(grad_output), weight, with_batch(input),
+        ctx->saved_data["stride"].toSymIntVector(), ctx->saved_data["padding"].toSymIntVector(),
+        ctx->saved_data["dilation"].toSymIntVector(), /*transposed=*/false, output_padding,
+        ctx->saved_data["groups"].toSymInt(),
+        {ctx->needs_input_grad(0), ctx->needs_input_grad(1), ctx->needs_input_grad(2)});
+    return {without_batch(grad_grad_output),
+            without_batch(grad_input),
+            grad_weight,
+            Tensor(),
+            Tensor(),
+            Tensor(),
+            Tensor(),
+            Tensor()};
+  }
+};
+
+Tensor conv1d_autograd(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, SymIntArrayRef stride,
+                       SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups, Variant variant) {
+  const Tensor bias_tensor = bias.value_or(Tensor());
+  if (needs_composite({&input, &weight, &bias_tensor})) {
+    check_variant(variant);
+    return conv1d_aten(input, weight, bias, stride, padding, dilation, groups);
+  }
+  if (at::GradMode::is_enabled() &&
+      (input.requires_grad() || weight.requires_grad() || (bias_tensor.defined() && bias_tensor.requires_grad()))) {
+    return Conv1dFunction::apply(input, weight, bias, stride, padding, dilation, groups, variant);
+  }
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return conv1d_dispatch(input, weight, bias, stride, padding, dilation, groups, variant);
+}
+
+Gradients conv1d_backward_autograd(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
+                                   SymIntArrayRef stride, SymIntArrayRef padding, SymIntArrayRef dilation,
+                                   SymInt groups, std::array<bool, 3> output_mask) {
+  const bool differentiates =
+      at::GradMode::is_enabled() && (grad_output.requires_grad() || input.requires_grad() || weight.requires_grad());
+  if (differentiates) {
+    const auto grads =
+        Conv1dBackwardFunction::apply(grad_output, input, weight, stride, padding, dilation, groups, output_mask);
+    return {grads[0], grads[1], grads[2]};
+  }
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return conv1d_backward_dispatch(grad_output, input, weight, stride, padding, dilation, groups, output_mask);
+}
+
+// F.conv1d is on autocast's lower-precision list.
+template <c10::DeviceType device, c10::DispatchKey key>
+Tensor conv1d_autocast(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, SymIntArrayRef stride,
+                       SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups, Variant variant) {
+  const c10::impl::ExcludeDispatchKeyGuard guard(key);
+  const auto type = at::autocast::get_autocast_dtype(device);
+  const auto cast = [&](const Tensor& t) { return at::autocast::cached_cast(type, t, device); };
+  return conv1d_dispatch(cast(input), cast(weight), bias ? OptionalTensor(cast(*bias)) : bias, stride, padding,
+                         dilation, groups, variant);
+}
+
+// padding="valid" is none, padding="same" keeps the length; an odd total of "same" has one more zero at the end.
+Tensor conv1d_padding(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, SymIntArrayRef stride,
+                      std::string_view padding, SymIntArrayRef dilation, SymInt groups) {
+  TORCH_CHECK(padding == "same" || padding == "valid", "cudamem::conv1d: invalid padding string: '", padding,
+              "'; there are 'same' and 'valid'");
+  if (padding == "valid") {
+    return conv1d_dispatch(input, weight, bias, stride, {SymInt(0)}, dilation, groups, {});
+  }
+  const Window w(stride, {SymInt(0)}, dilation, groups);
+  TORCH_CHECK(w.stride == 1,
+              "cudamem::conv1d: padding='same' is not supported for strided convolutions, got stride=", w.stride);
+  TORCH_CHECK(weight.dim() == 3, "cudamem::conv1d: expected a 3D weight, but got weight of size ", weight.sym_sizes());
+  const SymInt total = w.dilation * (weight.sym_size(2) - 1);
+  const SymInt left = total / 2;
+  const SymInt extra = total - left * 2;
+  const std::vector<SymInt> at_end = {SymInt(0), extra};
+  const Tensor padded = extra == 0 ? input : at::constant_pad_nd_symint(input, at_end, 0);
+  return conv1d_dispatch(padded, weight, bias, stride, {left}, dilation, groups, {});
+}
+
+// torch.ops takes no plain number for a SymInt[1], as F.conv1d does: these overloads do.
+Tensor conv1d_int(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, SymInt stride, SymInt padding,
+                  SymInt dilation, SymInt groups) {
+  return conv1d_dispatch(input, weight, bias, {stride}, {padding}, {dilation}, groups, {});
+}
+Tensor conv1d_padding_int(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, SymInt stride,
+                          std::string_view padding, SymInt dilation, SymInt groups) {
+  return conv1d_padding(input, weight, bias, {stride}, padding, {dilation}, groups);
+}
+Tensor conv1d_variant_int(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, SymInt stride,
+                          SymInt padding, SymInt dilation, SymInt groups, std::string_view variant) {
+  return conv1d_dispatch(input, weight, bias, {stride}, {padding}, {dilation}, groups, variant);
+}
+
+// Each function above as the two overloads.
+template <Tensor (*function)(const Tensor&, const Tensor&, const OptionalTensor&, SymIntArrayRef, SymIntArrayRef,
+                             SymIntArrayRef, SymInt, Variant)>
+Tensor plain(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, SymIntArrayRef stride,
+             SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups) {
+  return function(input, weight, bias, stride, padding, dilation, groups, {});
+}
+template <Tensor (*function)(const Tensor&, const Tensor&, const OptionalTensor&, SymIntArrayRef, SymIntArrayRef,
+                             SymIntArrayRef, SymInt, Variant)>
+Tensor named(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, SymIntArrayRef stride,
+             SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups, std::string_view variant) {
+  return function(input, weight, bias, stride, padding, dilation, groups, variant);
+}
+
+constexpr auto* conv1d_autocast_cuda = conv1d_autocast<c10::DeviceType::CUDA, c10::DispatchKey::AutocastCUDA>;
+constexpr auto* conv1d_autocast_cpu = conv1d_autocast<c10::DeviceType::CPU, c10::DispatchKey::AutocastCPU>;
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(cudamem, m) {
+  const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
+  m.def(
+      "conv1d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=1, SymInt[1] padding=0, "
+      "SymInt[1] dilation=1, SymInt groups=1) -> Tensor",
+      tags);
+  m.def(
+      "conv1d.int(Tensor input, Tensor weight, Tensor? bias=None, SymInt stride=1, SymInt padding=0, "
+      "SymInt dilation=1, SymInt groups=1) -> Tensor",
+      tags);
+  m.def(
+      "conv1d.padding(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=1, str padding=\"valid\", "
+      "SymInt[1] dilation=1, SymInt groups=1) -> Tensor",
+      tags);
+  m.def(
+      "conv1d.padding_int(Tensor input, Tensor weight, Tensor? bias=None, SymInt stride=1, str padding=\"valid\", "
+      "SymInt dilation=1, SymInt groups=1) -> Tensor",
+      tags);
+  m.def(
+      "conv1d.variant(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=1, SymInt[1] padding=0, "
+      "SymInt[1] dilation=1, SymInt groups=1, *, str variant) -> Tensor",
+      tags);
+  m.def(
+      "conv1d.variant_int(Tensor input, Tensor weight, Tensor? bias=None, SymInt stride=1, SymInt padding=0, "
+      "SymInt dilation=1, SymInt groups=1, *, str variant) -> Tensor",
+      tags);
+  m.def(
+      "conv1d_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[1] stride, SymInt[1] padding, "
+      "SymInt[1] dilation, SymInt groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)",
+      tags);
+}
+TORCH_LIBRARY_IMPL(cudamem, CPU, m) {
+  m.impl("conv1d", TORCH_FN(plain<conv1d_cpu>));
+  m.impl("conv1d.variant", TORCH_FN(named<conv1d_cpu>));
+  m.impl("conv1d_backward", TORCH_FN(conv1d_backward));
+}
+TORCH_LIBRARY_IMPL(cudamem, CUDA, m) {
+  m.impl("conv1d", CUDAMEM_CUDA_FN(plain<conv1d_cuda>));
+  m.impl("conv1d.variant", CUDAMEM_CUDA_FN(named<conv1d_cuda>));
+  m.impl("conv1d_backward", CUDAMEM_CUDA_FN(conv1d_backward));
+}
+TORCH_LIBRARY_IMPL(cudamem, Meta, m) {
+  m.impl("conv1d", TORCH_FN(plain<conv1d_meta>));
+  m.impl("conv1d.variant", TORCH_FN(named<conv1d_meta>));
+  m.impl("conv1d_backward", TORCH_FN(conv1d_backward_meta));
+}
+TORCH_LIBRARY_IMPL(cudamem, Autograd, m) {
+  m.impl("conv1d", TORCH_FN(plain<conv1d_autograd>));
+  m.impl("conv1d.variant", TORCH_FN(named<conv1d_autograd>));
+  m.impl("conv1d_backward", TORCH_FN(conv1d_backward_autograd));
+}
+TORCH_LIBRARY_IMPL(cudamem, AutocastCUDA, m) {
+  m.impl("conv1d", TORCH_FN(plain<*conv1d_autocast_cuda>));
+  m.impl("conv1d.variant", TORCH_FN(named<*conv1d_autocast_cuda>));
+}
+TORCH_LIBRARY_IMPL(cudamem, AutocastCPU, m) {
+  m.impl("conv1d", TORCH_FN(plain<*conv1d_autocast_cpu>));
+  m.impl("conv1d.variant", TORCH_FN(named<*conv1d_autocast_cpu>));
+}
+TORCH_LIBRARY_IMPL(cudamem, CompositeImplicitAutograd, m) {
+  m.impl("conv1d.int", TORCH_FN(conv1d_int));
+  m.impl("conv1d.padding", TORCH_FN(conv1d_padding));
+  m.impl("conv1d.padding_int", TORCH_FN(conv1d_padding_int));
+  m.impl("conv1d.variant_int", TORCH_FN(conv1d_variant_int));
+}
+TORCH_LIBRARY_IMPL(cudamem, FuncTorchBatched, m) {
+  m.impl("conv1d", TORCH_FN(conv1d_aten));
+  m.impl("conv1d.int", TORCH_FN(conv1d_int));
+  m.impl("conv1d.padding", TORCH_FN(conv1d_padding));
+  m.impl("conv1d.padding_int", TORCH_FN(conv1d_padding_int));
+}
+
+}  // namespace cudamem

@@ -1,0 +1,91 @@
+// cudamem_ops._C: loading it registers the operators; its functions tell how it was built and what it holds.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "build_info.h"
+#include "common/cuda_types.h"
+#include "conv1d/conv1d.h"
+#include "sum/sum.h"
+#include "transpose/transpose.h"
+
+namespace py = pybind11;
+
+namespace {
+
+py::object build_info() { return py::module_::import("json").attr("loads")(CUDAMEM_BUILD_INFO); }
+
+#ifdef CUDAMEM_CPU_ONLY
+
+py::list kernels() {
+  throw std::runtime_error("cudamem_ops.kernels(): this build has no CUDA kernels (" CUDAMEM_WHY_CPU_ONLY
+                           "). Rebuild it where nvcc is found, with CUDAMEM_CUDA=1: " CUDAMEM_REBUILD);
+}
+
+#else
+
+void check(cudaError_t error, const std::string& what) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();
+  throw std::runtime_error("cudamem_ops.kernels(): " + what + ": " + cudaGetErrorString(error));
+}
+
+py::list kernels() {
+  int device = 0, max_threads = 0;
+  check(cudaGetDevice(&device), "no CUDA device to ask");
+  check(cudaDeviceGetAttribute(&max_threads, cudaDevAttrMaxThreadsPerMultiProcessor, device), "no CUDA device to ask");
+  py::list result;
+  for (const auto& room : {cudamem::transpose_kernels(), cudamem::sum_kernels(), cudamem::conv1d_kernels()}) {
+    for (const cudamem::KernelEntry& kernel : room) {
+      cudaFuncAttributes attributes;
+      check(cudaFuncGetAttributes(&attributes, kernel.function),
+            kernel.name + " (built for " CUDAMEM_ARCHITECTURES ")");
+      int blocks = 0;
+      check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel.function, kernel.block_threads, 0),
+            kernel.name);
+      py::dict row;
+      row["name"] = kernel.name;
+      row["registers"] = attributes.numRegs;
+      row["static_shared_bytes"] = attributes.sharedSizeBytes;
+      row["constant_bytes"] = attributes.constSizeBytes;
+      row["local_bytes"] = attributes.localSizeBytes;
+      row["max_threads"] = attributes.maxThreadsPerBlock;
+      row["block_threads"] = kernel.block_threads;
+      row["blocks_per_sm"] = blocks;
+      row["occupancy"] = static_cast<double>(blocks * kernel.block_threads) / max_threads;
+      result.append(row);
+    }
+  }
+  return result;
+}
+
+#endif
+
+template <size_t n>
+py::tuple names(const char* const (&variants)[n]) {
+  py::list result;
+  for (const char* name : variants) result.append(name);
+  return py::tuple(result);
+}
+
+py::dict variants() {
+  py::dict result;
+  result["transpose"] = names(cudamem::kTransposeVariants);
+  result["sum"] = names(cudamem::kSumVariants);
+  result["conv1d"] = names(cudamem::kConv1dVariants);
+  return result;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "The compiled part of cudamem_ops.";
+  m.def("build_info", &build_info,
+        "What this build was made with: the versions of torch, CUDA (None without kernels), nvcc and the C++ compiler, "
+        "the GPU architectures, the flags.");
+  m.def("kernels", &kernels,
+        "A list with a dict for each CUDA kernel: registers a thread, shared, constant and local memory in bytes, the "
+        "most threads a block may have, and for the launch that the library gives it the threads of a block, the "
+        "blocks that fit on a multiprocessor of the current device and the occupancy (0 to 1). RuntimeError without "
+        "a GPU, or in a build without CUDA.");
+  m.def("variants", &variants, "The names of the variants of each operator.");
+}

@@ -1,0 +1,57 @@
+"""The sum operator, with its documentation."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def sum(
+    input: Tensor,
+    dim: int | Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+    variant: str | None = None,
+) -> Tensor:
+    """Adds up all elements, or those along some dims.
+
+    ``out[...] = sum over the reduced dims of input[...]``, as ``torch.sum``; always fresh memory.
+
+    Args:
+        input: any shape and strides, of an integer, bool, floating or complex dtype, on a CPU or CUDA device, with up
+            to 64 dims. The sum of no elements is 0.
+        dim: a dim or several, negative from the end, none twice; None and an empty list mean all.
+        keepdim: keep each reduced dim, with size 1.
+        dtype: the result's dtype; each element is cast to it before it is added.
+        variant: on CUDA, the kernel by name: "atomic" (one atomicAdd an element), "shared" (a tree in shared
+            memory), "shuffle" (a tree in registers, by warp shuffles) or "serial" (one thread for 256 elements of
+            an output). By default "serial" where outputs are many and adjacent or have at most 32 elements, else
+            "shuffle". On the CPU the name is checked and ATen runs.
+
+    Returns:
+        A contiguous tensor. Its dtype is ``dtype``, or int64 for integers and bool, or ``input``'s. float16, bfloat16
+        and float32 accumulate in float32 and are rounded once at the end; float64 in float64; integers in int64,
+        which wraps; complex numbers part by part. The error is at most about
+        ``(256 + log2(n)) * eps * sum(abs(input))``. The same input gives the same bits on every run, but for
+        "atomic", whose order varies. Differentiable any number of times; the gradient is an expanded view. Under
+        ``torch.func`` transforms and forward-mode AD, ATen's operator runs instead. Under CUDA autocast half types
+        are summed into float32, as by ``torch.sum``.
+
+    Raises:
+        IndexError: a dim is out of range.
+        RuntimeError: a dim is named twice; there are more than 64 dims; the variant's name is unknown; the GPU's
+            architecture was not built.
+        NotImplementedError: the dtype has no sum (float8 without ``dtype``).
+
+    Example:
+        >>> import torch, cudamem_ops
+        >>> cudamem_ops.sum(torch.tensor([[1, 2, 3], [4, 5, 6]]), dim=1)
+        tensor([ 6, 15])
+
+    Source: M. Harris, "Optimizing Parallel Reduction in CUDA", NVIDIA, 2007.
+    """
+    dims = [dim] if isinstance(dim, int) else dim
+    if variant is None:
+        return torch.ops.cudamem.sum.default(input, dims, keepdim, dtype=dtype)
+    return torch.ops.cudamem.sum.variant(input, dims, keepdim, dtype=dtype, variant=variant)

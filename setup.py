@@ -1,0 +1,172 @@
+"""Builds cudamem_ops._C: the torch side with the C++ compiler, the kernels with nvcc where there is one.
+
+Environment:
+  CUDAMEM_CUDA          auto (default): CUDA kernels if nvcc is found; 1: they must be built; 0: a CPU-only build
+  CUDA_HOME, CUDA_PATH  the CUDA toolkit (else /usr/local/cuda, else what the nvcc on the PATH says)
+  TORCH_CUDA_ARCH_LIST  architectures, as torch reads it, such as "9.0" or "8.0;9.0+PTX" (else those of the visible
+                        GPUs; without one, all that this nvcc knows from 7.5 to 12.0, and PTX for the newest)
+  MAX_JOBS              how many files are compiled at once
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import torch
+from setuptools import setup
+from torch.utils import cpp_extension
+
+ROOT = Path(__file__).parent.resolve()
+GENERATED = ROOT / "build" / "generated"
+REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps ."
+OLDEST, NEWEST = (7, 5), (12, 0)
+
+
+def find_toolkit() -> Path | None:
+    """The CUDA toolkit's folder. An nvcc on the PATH may be a wrapper script, so it is asked where its toolkit is."""
+    candidates = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    if nvcc := shutil.which("nvcc"):
+        plan = subprocess.run([nvcc, "--dryrun", "-x", "cu", os.devnull], capture_output=True, text=True).stderr
+        candidates += re.findall(r"^#\$ TOP=(.+)$", plan, re.MULTILINE)
+    for folder in filter(None, candidates):
+        home = Path(folder).resolve()
+        if (home / "bin" / "nvcc").exists() and (home / "include" / "cuda_runtime.h").exists():
+            return home
+    return None
+
+
+def wanted_toolkit() -> tuple[Path | None, str]:
+    """The toolkit to build with, or None and why there are to be no CUDA kernels."""
+    mode = os.environ.get("CUDAMEM_CUDA", "auto")
+    if mode not in ("auto", "0", "1"):
+        raise SystemExit(f"CUDAMEM_CUDA={mode} is not understood: use auto, 1 or 0.")
+    if mode == "0":
+        return None, "it was built with CUDAMEM_CUDA=0"
+    home = find_toolkit()
+    if home is None and mode == "1":
+        raise SystemExit(
+            "CUDAMEM_CUDA=1 asks for CUDA kernels, but no CUDA toolkit with nvcc was found in CUDA_HOME, CUDA_PATH, "
+            "/usr/local/cuda or on the PATH. Install one or set CUDA_HOME; CUDAMEM_CUDA=0 builds without CUDA."
+        )
+    return home, "no nvcc was found when it was built"
+
+
+def supported_architectures(home: Path) -> list[tuple[int, int]]:
+    listed = subprocess.run([home / "bin" / "nvcc", "--list-gpu-arch"], capture_output=True, text=True, check=True)
+    found = [(int(a), int(b)) for a, b in re.findall(r"compute_(\d+)(\d)\b", listed.stdout)]
+    return sorted(arch for arch in found if OLDEST <= arch <= NEWEST)
+
+
+def architecture_flags(home: Path) -> list[str]:
+    """nvcc's -gencode flags."""
+    if os.environ.get("TORCH_CUDA_ARCH_LIST") or torch.cuda.is_available():
+        try:
+            return cpp_extension._get_cuda_arch_flags()
+        except ValueError as error:
+            raise SystemExit(
+                f"TORCH_CUDA_ARCH_LIST={os.environ.get('TORCH_CUDA_ARCH_LIST')}: {error}. Use a list such as "
+                '"9.0" or "8.0;9.0+PTX".'
+            ) from error
+    architectures = supported_architectures(home)
+    numbers = [f"{major}{minor}" for major, minor in architectures]
+    return [f"-gencode=arch=compute_{n},code=sm_{n}" for n in numbers] + [
+        f"-gencode=arch=compute_{numbers[-1]},code=compute_{numbers[-1]}"
+    ]
+
+
+def architecture_names(flags: list[str]) -> list[str]:
+    """["9.0", "9.0+PTX"] of -gencode flags."""
+    pairs = re.findall(r"code=(sm|compute)_(\d+)(\d)([af]?)", " ".join(flags))
+    pairs.sort(key=lambda pair: (int(pair[1]), int(pair[2]), pair[0] == "compute"))
+    return [f"{major}.{minor}{suffix}" + ("+PTX" if kind == "compute" else "") for kind, major, minor, suffix in pairs]
+
+
+def nvcc_version(home: Path) -> str:
+    text = subprocess.run([home / "bin" / "nvcc", "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"\bV(\d+(?:\.\d+)*)", text)
+    return found.group(1) if found else "unknown"
+
+
+def write_if_changed(path: Path, text: str) -> None:
+    """Leaves an equal file alone, so that nothing is compiled again for it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
+def describe_build(home: Path | None, flags: dict[str, list[str]]) -> dict[str, object]:
+    nvcc = nvcc_version(home) if home else None
+    return {
+        "torch": torch.__version__,
+        "cuda": ".".join(nvcc.split(".")[:2]) if nvcc else None,
+        "nvcc": nvcc,
+        "compiler": subprocess.run(
+            [os.environ.get("CXX", "c++"), "--version"], capture_output=True, text=True
+        ).stdout.split("\n")[0],
+        "architectures": architecture_names(flags["nvcc"]),
+        "flags": flags,
+    }
+
+
+def extension() -> tuple[cpp_extension.CppExtension, dict[str, object]]:
+    home, why_cpu_only = wanted_toolkit()
+    # Python's own flags carry -g, which would make up nine tenths of the library; -g0 comes after it.
+    flags = {"cxx": ["-O3", "-Wall", "-g0"], "nvcc": []}
+    link: dict[str, list[str]] = {}
+    suffixes = {".cpp"}
+    if home:
+        cpp_extension.CUDA_HOME = str(home)  # torch sets none where it was itself built without CUDA
+        flags["nvcc"] = ["-O3", *architecture_flags(home)]
+        link = {
+            "library_dirs": [str(home / "lib64")],
+            "libraries": ["cudart_static", "rt", "dl", "pthread"],
+        }
+        suffixes.add(".cu")
+    else:
+        flags["cxx"].append("-DCUDAMEM_CPU_ONLY")
+    info = describe_build(home, flags)
+    write_if_changed(
+        GENERATED / "build_info.h",
+        f'#define CUDAMEM_ARCHITECTURES "{" ".join(info["architectures"])}"\n'
+        f'#define CUDAMEM_WHY_CPU_ONLY "{why_cpu_only}"\n'
+        f'#define CUDAMEM_REBUILD "{REBUILD}"\n'
+        f'#define CUDAMEM_BUILD_INFO R"json({json.dumps(info)})json"\n',
+    )
+    sources = sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "csrc").rglob("*") if p.suffix in suffixes)
+    headers = [p.relative_to(ROOT).as_posix() for p in (ROOT / "csrc").rglob("*.*h")]
+    module = cpp_extension.CppExtension(
+        "cudamem_ops._C",
+        sources,
+        depends=headers,
+        include_dirs=[str(ROOT / "csrc"), str(GENERATED), *([str(home / "include")] if home else [])],
+        extra_compile_args=flags,
+        **link,
+    )
+    return module, info
+
+
+MODULE, INFO = extension()
+
+
+class BuildExtension(cpp_extension.BuildExtension):
+    """Leaves build_info.json beside the library, to be read before the library is loaded."""
+
+    def _write_info(self) -> None:
+        library = Path(self.get_ext_fullpath(MODULE.name))
+        write_if_changed(library.with_name("build_info.json"), json.dumps({**INFO, "rebuild": REBUILD}, indent=2) + "\n")
+
+    def build_extensions(self) -> None:
+        super().build_extensions()
+        self._write_info()
+
+    def copy_extensions_to_source(self) -> None:  # an editable or in-place build: the library moves to the sources
+        super().copy_extensions_to_source()
+        in_place, self.inplace = self.inplace, True
+        self._write_info()
+        self.inplace = in_place
+
+
+setup(ext_modules=[MODULE], cmdclass={"build_ext": BuildExtension})

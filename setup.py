@@ -11,31 +11,22 @@ Environment:
 import json
 import os
 import re
-import shutil
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import torch
-from setuptools import setup
+from setuptools import Extension, setup
 from torch.utils import cpp_extension
 
 ROOT = Path(__file__).parent.resolve()
+sys.path.insert(0, str(ROOT))
+
+from tools.cuda_toolkit import find_toolkit, nvcc_version, supported_architectures  # noqa: E402
+
 GENERATED = ROOT / "build" / "generated"
 REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps ."
-OLDEST, NEWEST = (7, 5), (12, 0)
-
-
-def find_toolkit() -> Path | None:
-    """The CUDA toolkit's folder. An nvcc on the PATH may be a wrapper script, so it is asked where its toolkit is."""
-    candidates = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    if nvcc := shutil.which("nvcc"):
-        plan = subprocess.run([nvcc, "--dryrun", "-x", "cu", os.devnull], capture_output=True, text=True).stderr
-        candidates += re.findall(r"^#\$ TOP=(.+)$", plan, re.MULTILINE)
-    for folder in filter(None, candidates):
-        home = Path(folder).resolve()
-        if (home / "bin" / "nvcc").exists() and (home / "include" / "cuda_runtime.h").exists():
-            return home
-    return None
 
 
 def wanted_toolkit() -> tuple[Path | None, str]:
@@ -52,12 +43,6 @@ def wanted_toolkit() -> tuple[Path | None, str]:
             "/usr/local/cuda or on the PATH. Install one or set CUDA_HOME; CUDAMEM_CUDA=0 builds without CUDA."
         )
     return home, "no nvcc was found when it was built"
-
-
-def supported_architectures(home: Path) -> list[tuple[int, int]]:
-    listed = subprocess.run([home / "bin" / "nvcc", "--list-gpu-arch"], capture_output=True, text=True, check=True)
-    found = [(int(a), int(b)) for a, b in re.findall(r"compute_(\d+)(\d)\b", listed.stdout)]
-    return sorted(arch for arch in found if OLDEST <= arch <= NEWEST)
 
 
 def architecture_flags(home: Path) -> list[str]:
@@ -84,12 +69,6 @@ def architecture_names(flags: list[str]) -> list[str]:
     return [f"{major}.{minor}{suffix}" + ("+PTX" if kind == "compute" else "") for kind, major, minor, suffix in pairs]
 
 
-def nvcc_version(home: Path) -> str:
-    text = subprocess.run([home / "bin" / "nvcc", "--version"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"\bV(\d+(?:\.\d+)*)", text)
-    return found.group(1) if found else "unknown"
-
-
 def write_if_changed(path: Path, text: str) -> None:
     """Leaves an equal file alone, so that nothing is compiled again for it."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -97,7 +76,7 @@ def write_if_changed(path: Path, text: str) -> None:
         path.write_text(text)
 
 
-def describe_build(home: Path | None, flags: dict[str, list[str]]) -> dict[str, object]:
+def describe_build(home: Path | None, flags: dict[str, list[str]]) -> dict[str, Any]:
     nvcc = nvcc_version(home) if home else None
     return {
         "torch": torch.__version__,
@@ -111,7 +90,7 @@ def describe_build(home: Path | None, flags: dict[str, list[str]]) -> dict[str, 
     }
 
 
-def extension() -> tuple[cpp_extension.CppExtension, dict[str, object]]:
+def extension() -> tuple[Extension, dict[str, Any]]:
     home, why_cpu_only = wanted_toolkit()
     # Python's own flags carry -g, which would make up nine tenths of the library; -g0 comes after it.
     flags = {"cxx": ["-O3", "-Wall", "-g0"], "nvcc": []}
@@ -156,7 +135,9 @@ class BuildExtension(cpp_extension.BuildExtension):
 
     def _write_info(self) -> None:
         library = Path(self.get_ext_fullpath(MODULE.name))
-        write_if_changed(library.with_name("build_info.json"), json.dumps({**INFO, "rebuild": REBUILD}, indent=2) + "\n")
+        write_if_changed(
+            library.with_name("build_info.json"), json.dumps({**INFO, "rebuild": REBUILD}, indent=2) + "\n"
+        )
 
     def build_extensions(self) -> None:
         super().build_extensions()
@@ -164,9 +145,7 @@ class BuildExtension(cpp_extension.BuildExtension):
 
     def copy_extensions_to_source(self) -> None:  # an editable or in-place build: the library moves to the sources
         super().copy_extensions_to_source()
-        in_place, self.inplace = self.inplace, True
         self._write_info()
-        self.inplace = in_place
 
 
 setup(ext_modules=[MODULE], cmdclass={"build_ext": BuildExtension})

@@ -4,8 +4,8 @@ Importing it registers ``torch.ops.cudamem.transpose``, ``.sum`` and ``.conv1d``
 operators with documentation. Importing never initialises CUDA.
 """
 
-from cudamem_ops._load import build_info, kernels, variants
 from cudamem_ops._conv1d import conv1d
+from cudamem_ops._load import build_info, kernels, variants
 from cudamem_ops._sum import sum
 from cudamem_ops._transpose import transpose
 

@@ -6,6 +6,10 @@ import torch
 from torch import Tensor
 
 
+def _as_list(value: int | Sequence[int]) -> Sequence[int]:
+    return value if isinstance(value, Sequence) else [value]
+
+
 def conv1d(
     input: Tensor,
     weight: Tensor,
@@ -19,8 +23,9 @@ def conv1d(
 ) -> Tensor:
     """One-dimensional convolution (cross-correlation, as in all of torch).
 
-    ``out[n, o, t] = bias[o] + sum over c, k of weight[o, c, k] * input[n, g(o) + c, t * stride - padding + k * dilation]``
-    with zeros outside the input, where ``g(o)`` is the first channel of o's group; as ``torch.nn.functional.conv1d``.
+    ``out[n, o, t] = bias[o] + sum over c, k of weight[o, c, k] * input[n, g(o) + c, t * stride - padding + k *
+    dilation]`` with zeros outside the input, where ``g(o)`` is the first channel of o's group; as
+    ``torch.nn.functional.conv1d``.
 
     Args:
         input: ``(N, C_in, L)``, or ``(C_in, L)`` without a batch; any strides.
@@ -41,11 +46,11 @@ def conv1d(
     "shared". Everything else, and complex numbers, goes to ``at::conv1d`` (cuDNN), with its TF32 settings.
 
     Returns:
-        ``(N, C_out, L_out)`` or ``(C_out, L_out)``, contiguous, ``L_out = (L + 2 * padding - dilation * (K - 1) - 1) //
-        stride + 1``. float16 and bfloat16 accumulate in float32 and are rounded once; the kernels never use TF32 and give
-        the same bits on every run. With no input channels the output is the bias. Differentiable any number of times
-        (by ``torch.ops.cudamem.conv1d_backward``, which computes with ATen). Under ``torch.func`` transforms and
-        forward-mode AD, ATen's operators run instead. Under autocast it is cast as ``F.conv1d`` is.
+        ``(N, C_out, L_out)`` or ``(C_out, L_out)``, contiguous, with ``L_out = (L + 2 * padding - dilation * (K - 1) -
+        1) // stride + 1``. float16 and bfloat16 accumulate in float32 and are rounded once; the kernels never use TF32
+        and give the same bits on every run. With no input channels the output is the bias. Differentiable any number
+        of times (by ``torch.ops.cudamem.conv1d_backward``, which computes with ATen). Under ``torch.func`` transforms
+        and forward-mode AD, ATen's operators run instead. Under autocast it is cast as ``F.conv1d`` is.
 
     Raises:
         RuntimeError: shapes, dtypes or devices do not fit together (named, with what was received); stride, dilation
@@ -62,10 +67,12 @@ def conv1d(
     Source: V. Podlozhnyuk, "Image Convolution with CUDA", NVIDIA, 2007.
     """
     ops = torch.ops.cudamem.conv1d
+    stride, dilation = _as_list(stride), _as_list(dilation)
     if isinstance(padding, str):
         if variant is not None:
             raise RuntimeError(f"cudamem::conv1d: variant '{variant}' needs padding in numbers, but got '{padding}'")
         return ops.padding(input, weight, bias, stride, padding, dilation, groups)
+    padding = _as_list(padding)
     if variant is None:
         return ops.default(input, weight, bias, stride, padding, dilation, groups)
     return ops.variant(input, weight, bias, stride, padding, dilation, groups, variant=variant)

@@ -28,6 +28,11 @@ CUDAMEM_HOST_DEVICE constexpr T ceil_div(T a, T b) {
   return (a + b - 1) / b;
 }
 
+// a / b of non-negative numbers. 64-bit division is a subroutine; most sizes fit in 32 bits.
+__device__ inline int64_t quotient(int64_t a, int64_t b) {
+  return ((a | b) >> 32) == 0 ? static_cast<uint32_t>(a) / static_cast<uint32_t>(b) : a / b;
+}
+
 // torch's bool: one byte, where any value but 0 is true.
 struct Bool {
   uint8_t byte;

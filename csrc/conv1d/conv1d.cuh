@@ -18,7 +18,8 @@
 namespace cudamem {
 
 constexpr int kConv1dMaxThreads = 256;
-constexpr int kConv1dStage = 1024;  // coefficients in shared memory at a time
+constexpr int kConv1dMinBlocks = 3;  // per multiprocessor: left free, ptxas spills on some architectures to fit more
+constexpr int kConv1dStage = 1024;   // coefficients in shared memory at a time
 
 // Half types add up in float32.
 template <typename scalar_t>
@@ -33,10 +34,10 @@ struct Conv1dOutput {
   bool inside;  // and the thread inside the signal
 
   __device__ explicit Conv1dOutput(const Conv1dProblem& p) {
-    const int64_t tiles = ceil_div<int64_t>(p.out_length, blockDim.x);
+    const int64_t tiles = quotient(p.out_length + blockDim.x - 1, blockDim.x);
     const int64_t block = block_index();
-    const int64_t row = block / tiles;
-    batch = row / p.out_channels;
+    const int64_t row = quotient(block, tiles);
+    batch = quotient(row, p.out_channels);
     channel = row - batch * p.out_channels;
     position = (block - row * tiles) * blockDim.x + threadIdx.x;
     exists = batch < p.batch;
@@ -54,7 +55,7 @@ struct Conv1dWindow {
   bool whole;          // no tap falls outside the signal
 
   __device__ Conv1dWindow(const Conv1dProblem& p, const Conv1dOutput& out) {
-    const int64_t group = out.channel / (p.out_channels / p.groups);
+    const int64_t group = quotient(out.channel, p.channels_out_per_group);
     in = static_cast<const scalar_t*>(p.input) + out.batch * p.batch_stride +
          group * p.channels_per_group * p.channel_stride;
     start = out.position * p.stride - p.padding;
@@ -65,19 +66,16 @@ struct Conv1dWindow {
   template <typename Coefficient>
   __device__ void add(const Conv1dProblem& p, int64_t channel, int first, int end, acc_t& total,
                       Coefficient coefficient) const {
-    const scalar_t* x = in + channel * p.channel_stride;
     int64_t at = start + first * p.dilation;
+    const int64_t step = p.dilation * p.length_stride;
+    const scalar_t* x = in + channel * p.channel_stride + at * p.length_stride;
     if (whole) {
 #pragma unroll 4
-      for (int tap = first; tap < end; ++tap, at += p.dilation) {
-        total += convert<acc_t>(x[at * p.length_stride]) * convert<acc_t>(coefficient(tap));
-      }
+      for (int tap = first; tap < end; ++tap, x += step) total += convert<acc_t>(*x) * convert<acc_t>(coefficient(tap));
     } else {
 #pragma unroll 1
-      for (int tap = first; tap < end; ++tap, at += p.dilation) {
-        if (at >= 0 && at < p.in_length) {
-          total += convert<acc_t>(x[at * p.length_stride]) * convert<acc_t>(coefficient(tap));
-        }
+      for (int tap = first; tap < end; ++tap, x += step, at += p.dilation) {
+        if (at >= 0 && at < p.in_length) total += convert<acc_t>(*x) * convert<acc_t>(coefficient(tap));
       }
     }
   }
@@ -95,7 +93,7 @@ __device__ void conv1d_store(const Conv1dProblem& p, const Conv1dOutput& out, co
 
 // `global`, `readonly` and `constant`: kSource is the Conv1dVariant; bank_offset (bytes) is used by `constant`.
 template <typename scalar_t, Conv1dVariant kSource>
-__global__ void __launch_bounds__(kConv1dMaxThreads)
+__global__ void __launch_bounds__(kConv1dMaxThreads, kConv1dMinBlocks)
     conv1d_direct_kernel(const __grid_constant__ Conv1dProblem p, int64_t bank_offset) {
   const Conv1dOutput out(p);
   if (!out.exists || !out.inside) return;
@@ -120,7 +118,8 @@ __global__ void __launch_bounds__(kConv1dMaxThreads)
 }
 
 template <typename scalar_t>
-__global__ void __launch_bounds__(kConv1dMaxThreads) conv1d_shared_kernel(const __grid_constant__ Conv1dProblem p) {
+__global__ void __launch_bounds__(kConv1dMaxThreads, kConv1dMinBlocks)
+    conv1d_shared_kernel(const __grid_constant__ Conv1dProblem p) {
   __shared__ scalar_t stage[kConv1dStage];
   const Conv1dOutput out(p);
   if (!out.exists) return;  // the whole block leaves: no barrier is left waiting

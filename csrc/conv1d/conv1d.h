@@ -16,7 +16,7 @@ struct Conv1dProblem {
   const void* weight;  // [out_channels, channels_per_group, taps], contiguous
   const void* bias;    // [out_channels], contiguous, or null
   void* output;        // [batch, out_channels, out_length], contiguous
-  int64_t batch, out_channels, channels_per_group, groups;
+  int64_t batch, out_channels, channels_per_group, channels_out_per_group;
   int64_t in_length, out_length, taps;
   int64_t batch_stride, channel_stride, length_stride;  // of the input, in elements
   int64_t stride, padding, dilation;

@@ -135,7 +135,7 @@ Tensor conv1d_meta(const Tensor& input, const Tensor& weight, const OptionalTens
 bool is_small_bank(const Conv1dProblem& p) {
   constexpr int64_t kFew = 8;
   return p.channels_per_group == 1 ||
-         (p.channels_per_group <= kFew && p.out_channels / p.groups <= kFew && p.taps <= 32);
+         (p.channels_per_group <= kFew && p.channels_out_per_group <= kFew && p.taps <= 32);
 }
 
 Tensor conv1d_cuda(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, SymIntArrayRef stride,
@@ -158,7 +158,7 @@ Tensor conv1d_cuda(const Tensor& input, const Tensor& weight, const OptionalTens
   p.out_channels = weight.size(0);
   p.channels_per_group = weight.size(1);
   p.taps = weight.size(2);
-  p.groups = window.groups.expect_int();
+  p.channels_out_per_group = p.out_channels / window.groups.expect_int();
   p.stride = window.stride.expect_int();
   p.padding = window.padding.expect_int();
   p.dilation = window.dilation.expect_int();
@@ -213,7 +213,7 @@ Gradients conv1d_backward(const Tensor& grad_output, const Tensor& input, const 
   if (input.numel() == 0) {
     if (output_mask[0]) grad_input = at::zeros_symint(input.sym_sizes(), input.options());
     if (output_mask[1]) grad_weight = at::zeros_symint(weight.sym_sizes(), weight.options());
-    if (output_mask[2]) grad_bias = batched ? grad_output.sum({0, 2}) : grad_output.sum(1);
+    if (output_mask[2]) grad_bias = grad_output.movedim(-2, 0).flatten(1).sum(1);
     return grads;
   }
   const auto with_batch = [&](const Tensor& t) { return batched ? t : t.unsqueeze(0); };

@@ -67,7 +67,7 @@ __device__ void sum_atomic_add(acc_t* address, acc_t value) {
 template <typename in_t, typename acc_t>
 __global__ void __launch_bounds__(kSumThreads) sum_atomic_kernel(const __grid_constant__ SumProblem p) {
   const int64_t index = block_index() * kSumThreads + threadIdx.x;
-  const int64_t output = index / p.num_reduced;
+  const int64_t output = quotient(index, p.num_reduced);
   if (output >= p.num_outputs) return;
   int64_t offset[1];
   p.reduced.offsets(index - output * p.num_reduced, offset);
@@ -81,7 +81,7 @@ struct SumChunk {
   __device__ explicit SumChunk(const SumProblem& p) {
     partials = ceil_div<int64_t>(p.num_reduced, kSumChunk);
     const int64_t block = block_index();
-    output = block / partials;
+    output = quotient(block, partials);
     first = (block - output * partials) * kSumChunk;
   }
 };
@@ -139,7 +139,7 @@ template <typename in_t, typename acc_t, typename out_t>
 __global__ void __launch_bounds__(kSumThreads) sum_serial_kernel(const __grid_constant__ SumProblem p) {
   const int64_t partials = ceil_div<int64_t>(p.num_reduced, kSumSerial);
   const int64_t index = block_index() * kSumThreads + threadIdx.x;
-  const int64_t chunk = index / p.num_outputs;
+  const int64_t chunk = quotient(index, p.num_outputs);
   const int64_t output = index - chunk * p.num_outputs;  // neighbouring threads take neighbouring outputs
   if (chunk >= partials) return;
   const int64_t first = chunk * kSumSerial;

@@ -32,8 +32,8 @@ struct TransposeTile {
     const int64_t col_tiles = ceil_div<int64_t>(p.cols, kTransposeTile);
     const int64_t row_tiles = ceil_div<int64_t>(p.rows, kTransposeTile);
     const int64_t block = block_index();
-    const int64_t band = block / col_tiles;
-    const int64_t plane = band / row_tiles;
+    const int64_t band = quotient(block, col_tiles);
+    const int64_t plane = quotient(band, row_tiles);
     col = (block - band * col_tiles) * kTransposeTile;
     row = (band - plane * row_tiles) * kTransposeTile;
     int64_t base[2];

@@ -29,7 +29,7 @@ build: $(BUILT)
 
 # What is there already is left as it is: pip installs only what is missing.
 $(BUILT): $(SOURCES) | $(filter .venv/%,$(PYTHON))
-	$(PYTHON) -m pip install 'setuptools>=77' wheel ninja numpy pytest hypothesis expecttest rich scikit-learn matplotlib
+	$(PYTHON) -m pip install 'setuptools>=77' wheel ninja numpy pytest hypothesis rich scikit-learn matplotlib
 	$(PYTHON) -m pip install --no-build-isolation --no-deps -e .
 	mkdir -p $(@D) && $(PYTHON) -c 'import sys; print(sys.executable)' > $@
 

@@ -121,7 +121,7 @@ def extension() -> tuple[Extension, dict[str, Any]]:
         sources,
         depends=headers,
         include_dirs=[str(ROOT / "csrc"), str(GENERATED), *([str(home / "include")] if home else [])],
-        extra_compile_args=flags,
+        extra_compile_args={compiler: list(own) for compiler, own in flags.items()},
         **link,
     )
     return module, info

@@ -296,7 +296,8 @@ struct Conv1dFunction : torch::autograd::Function<Conv1dFunction> {
   }
 };
 
-// The backward operator is differentiable itself: ATen's formula for the second derivative of a convolution.
+// The backward operator is differentiable itself: ATen's formula for the second derivative of a convolution. A Function
+// returns no undefined tensors: its outputs are the gradients that the mask asks for, in order.
 struct Conv1dBackwardFunction : torch::autograd::Function<Conv1dBackwardFunction> {
   static constexpr bool is_traceable = true;
 
@@ -306,22 +307,32 @@ struct Conv1dBackwardFunction : torch::autograd::Function<Conv1dBackwardFunction
                                                 std::array<bool, 3> output_mask) {
     ctx->save_for_backward({grad_output, input, weight});
     save_window(ctx, stride, padding, dilation, groups);
+    ctx->saved_data["output_mask"] = c10::List<bool>({output_mask[0], output_mask[1], output_mask[2]});
     const at::AutoDispatchBelowADInplaceOrView guard;
     const auto [grad_input, grad_weight, grad_bias] =
         conv1d_backward_dispatch(grad_output, input, weight, stride, padding, dilation, groups, output_mask);
-    return {grad_input, grad_weight, grad_bias};
+    torch::autograd::variable_list outputs;
+    for (const Tensor& grad : {grad_input, grad_weight, grad_bias}) {
+      if (grad.defined()) outputs.push_back(grad);
+    }
+    return outputs;
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
     const Tensor &grad_output = saved[0], &input = saved[1], &weight = saved[2];
+    const c10::List<bool> output_mask = ctx->saved_data["output_mask"].toBoolList();
+    std::array<Tensor, 3> of_output;
+    for (size_t i = 0, next = 0; i < 3; ++i) {
+      if (output_mask[i]) of_output[i] = grads[next++];
+    }
     const bool batched = input.dim() == 3;
     const auto with_batch = [&](const Tensor& t) { return batched || !t.defined() ? t : t.unsqueeze(0); };
     const auto without_batch = [&](const Tensor& t) { return batched || !t.defined() ? t : t.squeeze(0); };
     const std::vector<SymInt> output_padding = {0};
-    auto [grad_grad_output, grad_input, grad_weight] = at::_convolution_double_backward_symint(
-        with_batch(grads[0]), grads[1], grads[2], with_batch(grad_output), weight, with_batch(input),
+    const auto [grad_grad_output, grad_input, grad_weight] = at::_convolution_double_backward_symint(
+        with_batch(of_output[0]), of_output[1], of_output[2], with_batch(grad_output), weight, with_batch(input),
         ctx->saved_data["stride"].toSymIntVector(), ctx->saved_data["padding"].toSymIntVector(),
         ctx->saved_data["dilation"].toSymIntVector(), /*transposed=*/false, output_padding,
         ctx->saved_data["groups"].toSymInt(),
@@ -340,12 +351,16 @@ struct Conv1dBackwardFunction : torch::autograd::Function<Conv1dBackwardFunction
 Tensor conv1d_autograd(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, SymIntArrayRef stride,
                        SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups, Variant variant) {
   const Tensor bias_tensor = bias.value_or(Tensor());
-  if (needs_composite({&input, &weight, &bias_tensor})) {
+  const bool differentiates = at::GradMode::is_enabled() && (input.requires_grad() || weight.requires_grad() ||
+                                                             (bias_tensor.defined() && bias_tensor.requires_grad()));
+  // ATen has no backward operator for complex numbers: it composes their convolution of real ones.
+  const bool complex = differentiates && input.is_complex() && input.sym_numel() != 0;
+  if (complex || needs_composite({&input, &weight, &bias_tensor})) {
     check_variant(variant);
+    check_conv1d(input, weight, bias_tensor, {stride, padding, dilation, groups});
     return conv1d_aten(input, weight, bias, stride, padding, dilation, groups);
   }
-  if (at::GradMode::is_enabled() &&
-      (input.requires_grad() || weight.requires_grad() || (bias_tensor.defined() && bias_tensor.requires_grad()))) {
+  if (differentiates) {
     return Conv1dFunction::apply(input, weight, bias, stride, padding, dilation, groups, variant);
   }
   const at::AutoDispatchBelowADInplaceOrView guard;
@@ -360,7 +375,11 @@ Gradients conv1d_backward_autograd(const Tensor& grad_output, const Tensor& inpu
   if (differentiates) {
     const auto grads =
         Conv1dBackwardFunction::apply(grad_output, input, weight, stride, padding, dilation, groups, output_mask);
-    return {grads[0], grads[1], grads[2]};
+    std::array<Tensor, 3> all;
+    for (size_t i = 0, next = 0; i < 3; ++i) {
+      if (output_mask[i]) all[i] = grads[next++];
+    }
+    return {all[0], all[1], all[2]};
   }
   const at::AutoDispatchBelowADInplaceOrView guard;
   return conv1d_backward_dispatch(grad_output, input, weight, stride, padding, dilation, groups, output_mask);

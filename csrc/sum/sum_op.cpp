@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <bitset>
+#include <numeric>
 #include <vector>
 
 #include "common/dispatch.h"
@@ -59,8 +60,13 @@ at::ScalarType output_dtype(const Tensor& self, Dtype dtype) {
 }
 
 // ATen's own operator: the CPU kernel, and the formula for transforms that differentiate through it. torch.sum never
-// returns its input.
-Tensor sum_aten(const Tensor& self, Dims dim, bool keepdim, Dtype dtype) { return at::sum(self, dim, keepdim, dtype); }
+// returns its input. Dims are spelt out, since under vmap "all" would take in the batch.
+Tensor sum_aten(const Tensor& self, Dims dim, bool keepdim, Dtype dtype) {
+  if (dim && !dim->empty()) return at::sum(self, dim, keepdim, dtype);
+  std::vector<int64_t> all(self.dim());
+  std::iota(all.begin(), all.end(), 0);
+  return all.empty() ? at::sum(self, dtype) : at::sum(self, all, keepdim, dtype);
+}
 
 Tensor sum_cpu(const Tensor& self, Dims dim, bool keepdim, Dtype dtype, Variant variant) {
   check_variant(variant);

@@ -1,0 +1,305 @@
+"""The benchmarks themselves: their files, their comparisons, and figures that can be true."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import fingerprint, harness  # noqa: E402
+from benchmarks.__main__ import BENCHMARKS, main  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+@pytest.fixture(scope="module")
+def render_results() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("render_results", ROOT / "tools" / "render_results.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+OWN_CASES = {
+    "transpose": ["--shape", "3x16x8", "--dim0", "0", "--dim1", "-1"],
+    "sum": ["--shape", "16x64", "--dim", "-1"],
+    "conv1d": ["--shape", "2x8x64", "--weight", "8x1x5", "--groups", "8", "--stride", "2", "--padding", "1"],
+}
+
+
+def run_own_case(op: str, out: Path, *more: str) -> int:
+    return main(["--op", op, *OWN_CASES[op], "--device", "cpu", "--out", str(out), *more])
+
+
+@pytest.mark.parametrize("op", BENCHMARKS)
+def test_a_case_of_ones_own_end_to_end(op: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_own_case(op, tmp_path) == 0
+    result = json.loads((tmp_path / f"{op}.json").read_text())
+    assert result["meta"]["kernel_fingerprint"] == fingerprint.kernel_fingerprint(op)
+    assert result["meta"]["gpu"] is None
+    timed = {row["provider"]: row for row in result["rows"] if row["kernel_us"]}
+    assert {"cudamem", "torch", "memcpy"} <= set(timed)
+    for row in timed.values():
+        assert row["timing"] == "perf_counter"
+        assert row["bytes_moved"] > 0
+        assert len(row["samples_us"]) == harness.CPU_SAMPLES
+    assert timed["cudamem"]["max_rel_error"] is not None
+    host = [row for row in result["rows"] if row["host_us"]]
+    assert {(row["direction"], row["requires_grad"]) for row in host} == {
+        ("forward", False),
+        ("forward", True),
+        ("both", True),
+    }
+    assert all(row["kernel_us"] is None for row in host)
+    assert (tmp_path / f"{op}.csv").read_text().count("\n") == len(result["rows"]) + 1
+    assert "wall-clock" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--shape", "4x4"],
+        ["--op", "sum", "--shape", "4x4", "--weight", "1x1x3"],
+        ["--op", "conv1d", "--shape", "1x1x9"],
+        ["--dim", "0"],
+        ["--fail-on-regress"],
+        ["--op", "fold"],
+        ["--dtype", "float33"],
+        ["--peers", "jax"],
+    ],
+    ids=" ".join,
+)
+def test_arguments_that_do_not_fit_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--device", "cpu", *arguments])
+    assert "error:" in capsys.readouterr().err
+
+
+def test_every_case_states_its_bytes_and_shapes() -> None:
+    for op, benchmark in BENCHMARKS.items():
+        keys = []
+        for case in benchmark.cases():
+            meta = [torch.empty(shape, dtype=case.dtype, device="meta") for shape in benchmark.input_shapes(case)]
+            expected_shape = benchmark.builtin(case)(*meta).shape
+            assert benchmark.ours(case)(*meta).shape == expected_shape
+            for direction in case.directions:
+                keys.append((case.shape, case.dtype, str(case.args), direction))
+                assert benchmark.bytes_moved(case, direction) > 0, (op, case)
+        assert len(set(keys)) == len(keys), f"{op}: a case is listed twice"
+        assert any(case.quick for case in benchmark.cases())
+        assert any(case.ladder for case in benchmark.cases())
+
+
+@pytest.mark.parametrize("op", BENCHMARKS)
+def test_wrong_results_are_not_timed(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    benchmark = BENCHMARKS[op]
+    right = type(benchmark).ours
+
+    def almost_right(self: Any, case: harness.Case, variant: str | None = None) -> harness.Function:
+        def call(*inputs: torch.Tensor) -> torch.Tensor:
+            result = right(self, case, variant)(*inputs).clone()
+            result.view(-1)[-1] += 1
+            return result
+
+        return call
+
+    case = benchmark.cpu_cases()[-1]
+    monkeypatch.setattr(type(benchmark), "ours", almost_right)
+    rows = {row["provider"]: row for row in harness.run_case(benchmark, case, harness.CpuTimer())}
+    assert rows["cudamem"]["kernel_us"] is None
+    assert "error" in rows["cudamem"]["note"]
+    assert rows["torch"]["kernel_us"] > 0
+    assert harness.failed(list(rows.values()))
+
+
+def test_nan_is_an_error() -> None:
+    good = torch.ones(3, dtype=torch.float64)
+    for bad in (torch.tensor([1.0, float("nan"), 1.0]), torch.ones(2)):
+        assert not harness.relative_error(bad, good) <= 1e-3
+
+
+def test_side_by_side() -> None:
+    x = torch.randn(1000)
+    row = harness.side_by_side(torch.sum, lambda t: t.sum() + 1, x.double().sum(), x, timer=harness.make_timer("cpu"))
+    assert row["max_error"] < 1e-3 < row["torch_max_error"]
+    assert row["ours_us"] > 0
+    assert row["speed_up"] == row["torch_us"] / row["ours_us"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Fingerprints
+# ---------------------------------------------------------------------------------------------------------------------
+
+SOURCE = """
+// twice
+__global__ void twice(float* x) {  // [n]
+  /* one thread
+     an element */
+  x[threadIdx.x] *= 2;
+  printf("a // b");
+}
+"""
+
+
+def write_room(root: Path, kernel: str, common: str = "constexpr int kWarp = 32;\n") -> str:
+    for name, text in (("csrc/sum/sum.cu", kernel), ("csrc/common/device.cuh", common)):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return fingerprint.kernel_fingerprint("sum", root)
+
+
+def test_the_fingerprint_ignores_comments_and_whitespace(tmp_path: Path) -> None:
+    before = write_room(tmp_path, SOURCE)
+    assert write_room(tmp_path, SOURCE.replace("// twice", "/* doubles */").replace("  ", "\t\n")) == before
+    (tmp_path / "csrc/sum/sum_op.cpp").write_text("int torch_side;")
+    assert fingerprint.kernel_fingerprint("sum", tmp_path) == before
+
+
+@pytest.mark.parametrize(("old", "new"), [("*= 2", "*= 3"), ("a // b", "a // c"), ("a // b", "a  // b")])
+def test_the_fingerprint_changes_with_the_code(old: str, new: str, tmp_path: Path) -> None:
+    before = write_room(tmp_path, SOURCE)
+    assert write_room(tmp_path, SOURCE.replace(old, new)) != before
+    assert write_room(tmp_path, SOURCE, "constexpr int kWarp = 64;\n") != before
+
+
+def test_every_room_has_a_fingerprint() -> None:
+    assert len({fingerprint.kernel_fingerprint(op) for op in BENCHMARKS}) == len(BENCHMARKS)
+    for op in BENCHMARKS:
+        names = {path.name for path in fingerprint.kernel_sources(op)}
+        assert {f"{op}.cu", f"{op}.cuh", f"{op}.h", "device.cuh"} <= names
+
+
+def committed_results() -> list[Path]:
+    return [path for path in sorted(RESULTS.glob("*/*.json")) if path.name != "stale.json"]
+
+
+def test_committed_results_are_of_the_committed_kernels() -> None:
+    for path in committed_results():
+        stale = path.with_name("stale.json")
+        if path.stem in (json.loads(stale.read_text()) if stale.exists() else {}):
+            continue
+        measured = json.loads(path.read_text())["meta"]["kernel_fingerprint"]
+        assert measured == fingerprint.kernel_fingerprint(path.stem), (
+            f"{path} was measured on other kernels: measure again, or name the operator and a reason in {stale}"
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Baselines and README
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def scale_times(path: Path, factor: float) -> None:
+    result = json.loads(path.read_text())
+    for row in result["rows"]:
+        for name in ("kernel_us", "spread_us", "host_us"):
+            row[name] = row[name] and row[name] * factor
+    path.write_text(json.dumps(result))
+
+
+@pytest.mark.parametrize(("factor", "status"), [(1e-6, 1), (1e6, 0)], ids=["slower", "faster"])
+def test_baseline(
+    factor: float, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    steady = harness.Timing(samples_us=[10.0] * 7, calls=1, method="perf_counter")
+    monkeypatch.setattr(harness.CpuTimer, "measure", lambda self, work: dict.fromkeys(work, steady))
+    run_own_case("sum", tmp_path)
+    scale_times(tmp_path / "sum.json", factor)
+    baseline = ["--baseline", str(tmp_path / "sum.json")]
+    assert run_own_case("sum", tmp_path / "now", *baseline) == 0  # told, but not failed
+    assert run_own_case("sum", tmp_path / "now", *baseline, "--fail-on-regress") == status
+    assert ("SLOWER" in capsys.readouterr().out) == bool(status)
+
+
+def test_a_folder_can_be_the_baseline_and_be_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_own_case("sum", tmp_path)
+    scale_times(tmp_path / "sum.json", 1e-6)
+    assert run_own_case("sum", tmp_path, "--baseline", str(tmp_path), "--fail-on-regress") == 1
+
+
+def test_rendering_round_trip(render_results: ModuleType, tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "cpu"
+    run_own_case("sum", folder)
+    readme = tmp_path / "README.md"
+    readme.write_text("# Title\n\n<!-- results:sum -->\n<!-- /results -->\n\nafter\n")
+    arguments = ["--readme", str(readme), "--results", str(tmp_path / "results")]
+    assert render_results.main([*arguments, "--check"]) == 1
+    assert render_results.main(arguments) == 0
+    assert render_results.main([*arguments, "--check"]) == 0
+    text = readme.read_text()
+    assert text.startswith("# Title\n")
+    assert text.endswith("<!-- /results -->\n\nafter\n")
+    assert "| 16x64 float32 dim -1 |" in text
+    assert "Outdated" not in text
+
+    (folder / "stale.json").write_text('{"sum": "The kernels were rewritten."}')
+    assert render_results.main([*arguments, "--check"]) == 1
+    render_results.main(arguments)
+    assert "**Outdated:**" in readme.read_text()
+    assert "The kernels were rewritten." in readme.read_text()
+
+    readme.write_text("no section\n")
+    assert render_results.main([*arguments, "--check"]) == 1
+
+
+def test_readme_is_what_the_results_say(render_results: ModuleType) -> None:
+    assert render_results.main(["--check"]) == 0
+
+
+def test_plots_are_drawn(tmp_path: Path) -> None:
+    plots = pytest.importorskip("benchmarks.plots", reason="needs matplotlib", exc_type=ImportError)
+    rows = []
+    for exponent in (20, 24):
+        case = harness.Case((1 << exponent,))
+        for name, us in (("cudamem", 5.0), ("cudamem:serial", 40.0), ("torch", 8.0), ("memcpy", 5.0), ("read", 4.5)):
+            row = harness.make_row(BENCHMARKS["sum"], case, "forward", name)
+            rows.append(row | {"kernel_us": us, "bytes_moved": 4 << exponent, "flops": 1 << exponent})
+    meta = {"op": "sum", "gpu": "GPU", "torch": "2", "date": "2026-01-01", "fp32_peak_flops": 6e13, "figures": ""}
+    drawn = plots.draw_all([{"meta": meta, "rows": rows}], tmp_path)
+    assert [path.name for path in drawn] == [
+        f"sum_{plot}.png" for plot in ("speedup", "bandwidth", "ladder", "roofline")
+    ]
+    assert all(path.stat().st_size > 0 for path in drawn)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures that can be true
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_kernel_time_agrees_with_events(cuda: str) -> None:
+    """At this size launch gaps are hidden, so that events around eager calls tell the same."""
+    benchmark, case = BENCHMARKS["transpose"], harness.Case((8192, 8192))
+    timer = harness.make_timer()
+    with timer.active():
+        rows = {row["provider"]: row for row in harness.run_case(benchmark, case, timer, peers=["torch"])}
+        inputs = [torch.randn(case.shape, device=cuda) for _ in range(3)]
+        call = benchmark.ours(case)
+        samples = []
+        for _ in range(5):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            for i in range(20):
+                call(inputs[i % 3])
+            end.record()
+            torch.cuda.synchronize()
+            samples.append(start.elapsed_time(end) * 1e3 / 20)
+    ours = rows["cudamem"]
+    assert ours["timing"] == "graph"
+    assert ours["max_rel_error"] == 0
+    assert ours["kernel_us"] == pytest.approx(sorted(samples)[2], rel=0.2)
+    properties = torch.cuda.get_device_properties(cuda)
+    clock_khz, bus_bits = getattr(properties, "memory_clock_rate", 0), getattr(properties, "memory_bus_width", 0)
+    if clock_khz and bus_bits:
+        peak = 2 * clock_khz * 1e3 * bus_bits / 8  # bytes a second, at double data rate
+        for row in rows.values():
+            assert row["kernel_us"] is None or row["bytes_moved"] / (row["kernel_us"] * 1e-6) < peak, row

@@ -1,0 +1,643 @@
+"""conv1d: torch.nn.functional.conv1d, whose coefficients may pass through memory that a whole device shares."""
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import (
+    COMPLEX,
+    FLOATS,
+    GRAD_LAYOUTS,
+    HALVES,
+    OPS,
+    accumulator,
+    assert_fresh,
+    assert_same_bits,
+    assert_same_error,
+    assert_within,
+    each_variant,
+    epsilon,
+    poisoned_memory,
+    random_values,
+)
+
+import cudamem_ops
+
+every_variant = each_variant("conv1d")
+every_kernel = each_variant("conv1d", cpu=False)
+
+BANK_BYTES = 65_536  # what "constant" takes
+
+
+def reference(x, w, b=None, stride=1, padding=0, dilation=1, groups=1):
+    """The sum of products over windows, in float64 or complex128 on the CPU; no convolution is called."""
+    wide = torch.complex128 if x.is_complex() else torch.float64
+    x, w, b = (None if t is None else t.detach().cpu().to(wide) for t in (x, w, b))
+    if x.dim() == 2:
+        return reference(x.unsqueeze(0), w, b, stride, padding, dilation, groups).squeeze(0)
+    zeros = x.new_zeros(*x.shape[:2], padding)
+    windows = torch.cat([zeros, x, zeros], 2).unfold(2, dilation * (w.size(2) - 1) + 1, stride)[..., ::dilation]
+    windows = windows.unflatten(1, (groups, w.size(1)))
+    filters = w.unflatten(0, (groups, w.size(0) // groups))
+    out = torch.einsum("ngctk,gock->ngot", windows, filters).flatten(1, 2)
+    return out if b is None else out + b.unsqueeze(-1)
+
+
+def bound(x, w, b, want, args, *, roundings):
+    """``(products + 8) * eps * conv(|x|, |w|)``, eps the accumulator's, and roundings to the result's dtype.
+
+    The kernels here round once. ATen may also round between the products and the bias. It makes a complex convolution
+    of three real ones, whose errors come to at most four times that of one.
+    """
+    real = {torch.complex64: torch.float32, torch.complex128: torch.float64}.get(x.dtype, x.dtype)
+    magnitudes = reference(x.abs(), w.abs(), None if b is None else b.abs(), *args)
+    products = w.size(1) * w.size(2) * (4 if x.is_complex() else 1)
+    once = epsilon(real) * (want.abs() if roundings == 1 else roundings * magnitudes)
+    return (products + 8) * epsilon(accumulator(real)) * magnitudes + once + torch.finfo(real).tiny
+
+
+def check(x, w, b=None, stride=1, padding=0, dilation=1, groups=1, variant=None):
+    args = (stride, padding, dilation, groups)
+    with poisoned_memory():
+        got = cudamem_ops.conv1d(x, w, b, *args, variant=variant)
+    assert_fresh(got, x, w)
+    assert (got.dtype, got.device) == (x.dtype, x.device)
+    want = reference(x, w, b, *args)
+    assert_within(got, want, bound(x, w, b, want, args, roundings=1 if variant else 2))
+
+
+def random_bank(shape, dtype, device):
+    """Coefficients for which an output is about as large as an input."""
+    return random_values(shape, dtype, device) / (shape[1] * shape[2]) ** 0.5
+
+
+# input, weight, stride, padding, dilation, groups
+CONFIGS = {
+    "single filter": ((3, 1, 100), (1, 1, 5), 1, 0, 1, 1),
+    "depthwise": ((2, 7, 65), (7, 1, 9), 1, 4, 1, 7),
+    "depthwise, two filters a channel": ((2, 5, 33), (10, 1, 3), 1, 1, 1, 5),
+    "few channels": ((2, 3, 40), (4, 3, 7), 1, 0, 1, 1),
+    "many channels": ((2, 24, 50), (20, 24, 3), 1, 1, 1, 1),
+    "groups": ((2, 12, 31), (6, 4, 3), 1, 1, 1, 3),
+    "unbatched": ((3, 32), (4, 3, 3), 1, 1, 1, 1),
+    "unbatched, depthwise": ((3, 32), (3, 1, 3), 1, 1, 1, 3),
+    "one tap": ((2, 3, 17), (4, 3, 1), 1, 0, 1, 1),
+    "one output": ((2, 3, 7), (4, 3, 7), 1, 0, 1, 1),
+    "stride": ((2, 3, 41), (4, 3, 4), 3, 2, 1, 1),
+    "dilation": ((2, 3, 41), (4, 3, 4), 1, 3, 5, 1),
+    "stride, dilation, groups": ((3, 4, 67), (6, 2, 5), 2, 7, 3, 2),
+    "more padding than signal": ((2, 1, 3), (1, 1, 4), 1, 50, 2, 1),
+    "stride beyond the kernel": ((2, 3, 40), (4, 3, 3), 7, 2, 2, 1),
+    "stride beyond the signal": ((2, 3, 5), (4, 3, 1), 100, 0, 1, 1),
+    "odd outputs": ((5, 1, 257), (1, 1, 2), 1, 0, 1, 1),
+    "outputs fill a block": ((2, 1, 257), (3, 1, 2), 1, 0, 1, 1),
+    "one output beyond a block": ((2, 1, 258), (3, 1, 2), 1, 0, 1, 1),
+    "many blocks": ((2, 2, 10_007), (2, 2, 3), 1, 1, 1, 1),
+    "many signals": ((66_000, 1, 3), (1, 1, 2), 1, 0, 1, 1),
+    "long filter": ((2, 1, 3000), (2, 1, 2500), 1, 10, 1, 1),
+}
+
+
+def make(config, dtype, device):
+    x_shape, w_shape, *args = CONFIGS[config]
+    return random_values(x_shape, dtype, device), random_bank(w_shape, dtype, device), args
+
+
+@every_variant
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("config", CONFIGS)
+def test_every_configuration(device, variant, dtype, config):
+    x, w, args = make(config, dtype, device)
+    check(x, w, None, *args, variant=variant)
+    check(x, w, random_values(w.shape[:1], dtype, device), *args, variant=variant)
+
+
+@pytest.mark.parametrize("dtype", COMPLEX, ids=str)
+@pytest.mark.parametrize("config", [name for name in CONFIGS if name != "many signals"])
+def test_complex_numbers(device, dtype, config):
+    x, w, args = make(config, dtype, device)
+    check(x, w, None, *args)
+    check(x.conj(), w.conj(), random_values(w.shape[:1], dtype, device), *args)
+
+
+@every_kernel
+def test_a_variant_is_refused_for_complex_numbers(device, variant):
+    x, w, args = make("few channels", torch.complex64, device)
+    if variant is None:
+        check(x, w, None, *args)
+    else:
+        with pytest.raises(NotImplementedError, match=f"variant '{variant}'.*ComplexFloat"):
+            cudamem_ops.conv1d(x, w, None, *args, variant=variant)
+
+
+@every_variant
+def test_every_length_of_filter(device, variant):
+    for taps in (*range(1, 40), 63, 64, 65, 127, 129, 1023, 1024, 1025):
+        x, w = random_values((2, 1, taps + 37), torch.float32, device), random_bank((1, 1, taps), torch.float32, device)
+        check(x, w, variant=variant)
+
+
+@every_variant
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("beyond", [-1, 0, 1, 3617])
+def test_filters_around_the_size_of_constant_memory(device, variant, dtype, beyond):
+    taps = BANK_BYTES // dtype.itemsize + beyond
+    x, w = random_values((2, 1, taps + 7), dtype, device), random_bank((1, 1, taps), dtype, device)
+    if variant == "constant" and beyond > 0:
+        with pytest.raises(RuntimeError, match=r"variant 'constant' can not be used here: .* 65,536 bytes"):
+            cudamem_ops.conv1d(x, w, variant=variant)
+    else:
+        check(x, w, variant=variant)
+
+
+BANKS = [((255, 4, 16), 1), ((256, 4, 16), 1), ((257, 4, 16), 1), ((64, 65, 4), 1), ((128, 128, 3), 1)]
+BANKS += [((4096, 1, 4), 4096), ((4097, 1, 4), 4097)]
+
+
+@every_variant
+@pytest.mark.parametrize(("shape", "groups"), BANKS, ids=str)
+def test_banks_around_the_size_of_constant_memory(device, variant, shape, groups):
+    x = random_values((2, shape[1] * groups, shape[2] + 5), torch.float32, device)
+    w = random_bank(shape, torch.float32, device)
+    if variant == "constant" and w.nbytes > BANK_BYTES:
+        with pytest.raises(RuntimeError, match="65,536 bytes"):
+            cudamem_ops.conv1d(x, w, groups=groups, variant=variant)
+    else:
+        check(x, w, groups=groups, variant=variant)
+
+
+VIEWS = {
+    "transposed": lambda t: t.transpose(-1, -2).contiguous().transpose(-1, -2),
+    "batch last": lambda t: t.transpose(0, -1).contiguous().transpose(0, -1),
+    "every other element": lambda t: torch.stack([t, t + 1], -1).select(-1, 0),
+    "expanded": lambda t: t[:, :, :1].expand(t.shape),
+    "expanded batch": lambda t: t[:1].expand(t.shape),
+    "overlapping": lambda t: t.flatten().as_strided(t.shape, (2, 1, 1)),
+    "odd strides of size-1 dims": lambda t: t[:, :1].as_strided((len(t), 1, t.size(2)), (t.stride(0), 99_999, 1)),
+    "negative": lambda t: torch.complex(t, -t).conj().imag,
+}
+
+
+@every_variant
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_layout(device, variant, dtype, view):
+    view_of = VIEWS[view]
+    bias = random_values((6, 2), dtype, device)[:, 1]
+    for channels, per_group in ((3, 1), (12, 12), (1, 1)):
+        groups = channels // per_group
+        x = random_values((4, channels, 40), dtype, device)
+        w = random_bank((6, per_group, 5), dtype, device)
+        if view != "odd strides of size-1 dims" or channels == 1:
+            check(view_of(x), w, bias, 1, 1, 1, groups, variant)
+        if view != "odd strides of size-1 dims" or per_group == 1:
+            check(x, view_of(w), bias, 1, 1, 1, groups, variant)
+
+
+@every_variant
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32], ids=str)
+def test_every_alignment(device, variant, dtype):
+    for offset in range(8):
+        x = random_values((4 * 3 * 40 + 8,), dtype, device)[offset : offset + 480].view(4, 3, 40)
+        w = random_values((3 * 5 + 8,), dtype, device)[offset : offset + 15].view(3, 1, 5)
+        b = random_values((3 + 8,), dtype, device)[offset : offset + 3]
+        check(x, w, b, groups=3, variant=variant)
+
+
+@every_variant
+def test_integers_and_zeros_are_exact(device, variant):
+    x = torch.randint(-4, 5, (3, 2, 500), device=device).float()
+    w = torch.randint(-4, 5, (2, 1, 9), device=device).float()
+    got = cudamem_ops.conv1d(x, w, None, 2, 4, 1, 2, variant=variant)
+    assert torch.equal(got.cpu().double(), reference(x, w, None, 2, 4, 1, 2))
+
+
+@every_variant
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_nan_and_infinity_stay_in_their_windows(device, variant, dtype):
+    x, w = torch.zeros(1, 1, 300, dtype=dtype, device=device), torch.ones(1, 1, 3, dtype=dtype, device=device)
+    for value in (float("nan"), float("inf"), -float("inf")):
+        x[0, 0, 100] = value
+        got = cudamem_ops.conv1d(x, w, variant=variant)[0, 0].cpu()
+        want = torch.zeros(298, dtype=dtype)
+        want[98:101] = value
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX], ids=str)
+@pytest.mark.parametrize("padding", ["same", "valid"])
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+def test_padding_in_words(device, dtype, padding):
+    for taps, dilation, groups in ((1, 1, 1), (2, 1, 1), (3, 1, 3), (4, 1, 3), (4, 3, 1), (5, 2, 3)):
+        x = random_values((2, 3, 20), dtype, device)
+        w = random_bank((6, 3 // groups, taps), dtype, device)
+        b = random_values((6,), dtype, device)
+        total = dilation * (taps - 1) if padding == "same" else 0
+        want = reference(F.pad(x, (total // 2, total - total // 2)), w, b, 1, 0, dilation, groups)
+        for got in (
+            cudamem_ops.conv1d(x, w, b, 1, padding, dilation, groups),
+            OPS.conv1d(x, w, b, [1], padding, [dilation], groups),
+            OPS.conv1d(x[0], w, b, 1, padding, dilation, groups).unsqueeze(0).expand(2, -1, -1),
+        ):
+            assert got.shape == F.conv1d(x, w, b, 1, padding, dilation, groups).shape
+            allowed = bound(F.pad(x, (total, total)), w, b, want, (1, 0, dilation, groups), roundings=2).amax()
+            assert_within(got[:1], want[:1], allowed)
+        assert_fresh(cudamem_ops.conv1d(x, w, b, 1, padding, dilation, groups), x, w)
+
+
+def test_every_way_to_write_a_call(device):
+    x, w, _ = make("few channels", torch.float32, device)
+    want = cudamem_ops.conv1d(x, w, None, 2, 1, 3)
+    for got in (
+        cudamem_ops.conv1d(x, w, stride=[2], padding=(1,), dilation=[3]),
+        OPS.conv1d(x, w, None, 2, 1, 3, 1),
+        OPS.conv1d(x, w, stride=2, padding=1, dilation=3),
+        OPS.conv1d(x, w, None, [2], [1], [3], 1),
+        OPS.conv1d.default(x, w, None, [2], [1], [3]),
+    ):
+        assert_same_bits(got, want)
+    for variant in cudamem_ops.variants()["conv1d"]:
+        want = cudamem_ops.conv1d(x, w, None, 2, 1, 3, variant=variant)
+        assert_same_bits(OPS.conv1d(x, w, None, 2, 1, 3, variant=variant), want)
+        assert_same_bits(OPS.conv1d(x, w, None, [2], [1], [3], variant=variant), want)
+
+
+@every_variant
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "groups", "out_shape"),
+    [
+        ((0, 3, 8), (4, 3, 3), 1, (0, 4, 6)),
+        ((2, 0, 8), (4, 0, 3), 1, (2, 4, 6)),
+        ((2, 0, 8), (4, 0, 3), 2, (2, 4, 6)),
+        ((0, 8), (4, 0, 3), 1, (4, 6)),
+        ((0, 0, 8), (4, 0, 3), 1, (0, 4, 6)),
+    ],
+    ids=str,
+)
+def test_zero_batch_and_zero_channels(device, variant, x_shape, w_shape, groups, out_shape):
+    x, w, b = (torch.ones(s, device=device, requires_grad=True) for s in (x_shape, w_shape, w_shape[:1]))
+    with poisoned_memory():
+        out = cudamem_ops.conv1d(x, w, b, groups=groups, variant=variant)
+        plain = cudamem_ops.conv1d(x, w, groups=groups, variant=variant)
+        grads = torch.autograd.grad(out, (x, w, b), torch.ones_like(out))
+    assert_fresh(out.detach(), x, w, b)
+    assert_same_bits(out, torch.ones(out_shape, device=device))
+    assert_same_bits(plain, torch.zeros(out_shape, device=device))
+    assert_same_bits(grads[0], torch.zeros_like(x))
+    assert_same_bits(grads[1], torch.zeros_like(w))
+    assert_same_bits(grads[2], torch.full_like(b, out.numel() / len(b)))
+
+
+@every_variant
+def test_an_empty_signal_with_padding(device, variant):
+    x, w, b = torch.ones(2, 3, 0, device=device), torch.ones(4, 3, 3, device=device), torch.ones(4, device=device)
+    want = torch.ones(2, 4, 2, device=device)
+    assert_same_bits(cudamem_ops.conv1d(x, w, b, padding=2, variant=variant), want)
+
+
+def ones(*shape, dtype=torch.float32):
+    return lambda device: torch.ones(shape, dtype=dtype, device=device)
+
+
+X, W = ones(1, 6, 8), ones(6, 3, 3)  # groups=2 fits
+BAD = {
+    "groups 0": (X, W, None, 1, 0, 1, 0, "groups=0"),
+    "groups -1": (X, W, None, 1, 0, 1, -1, "groups=-1"),
+    "groups -2^63": (X, W, None, 1, 0, 1, -(2**63), f"groups={-(2**63)}"),
+    "groups 1": (
+        X,
+        W,
+        None,
+        1,
+        0,
+        1,
+        1,
+        r"groups=1 and weight of size \[6, 3, 3\].*to have 3 \* 1 channels, but got 6",
+    ),
+    "groups 4": (X, W, None, 1, 0, 1, 4, "groups=4"),
+    "groups 5": (X, W, None, 1, 0, 1, 5, "groups=5"),
+    "groups 12": (X, W, None, 1, 0, 1, 12, "groups=12"),
+    "groups 2^31": (X, W, None, 1, 0, 1, 2**31, f"groups={2**31}"),
+    "C_out and groups": (X, ones(5, 3, 3), None, 1, 0, 1, 2, r"groups=2.*weight of size \[5, 3, 3\]"),
+    "stride 0": (X, W, None, 0, 0, 1, 2, "stride=0"),
+    "stride -1": (X, W, None, -1, 0, 1, 2, "stride=-1"),
+    "padding -1": (X, W, None, 1, -1, 1, 2, "padding=-1"),
+    "dilation 0": (X, W, None, 1, 0, 0, 2, "dilation=0"),
+    "dilation -1": (X, W, None, 1, 0, -1, 2, "dilation=-1"),
+    "two strides": (X, W, None, [1, 1], [0], [1], 2, r"stride=\[1, 1\]"),
+    "two paddings": (X, W, None, [1], [0, 0], [1], 2, r"padding=\[0, 0\]"),
+    "no dilation": (X, W, None, [1], [0], [], 2, r"dilation=\[\]"),
+    "kernel beyond the signal": (X, ones(6, 3, 9), None, 1, 0, 1, 2, r"\(8\). Kernel size: \(9\)"),
+    "dilated beyond the signal": (X, W, None, 1, 1, 5, 2, r"\(10\). Kernel size: \(11\)"),
+    "empty signal": (ones(1, 6, 0), W, None, 1, 0, 1, 2, r"\(0\). Kernel size: \(3\)"),
+    "no taps": (X, ones(6, 3, 0), None, 1, 0, 1, 2, r"weight of size \[6, 3, 0\]"),
+    "no filters": (X, ones(0, 3, 3), None, 1, 0, 1, 2, r"weight of size \[0, 3, 3\]"),
+    "1-D input": (ones(8), W, None, 1, 0, 1, 2, r"input of size \[8\]"),
+    "4-D input": (ones(1, 1, 6, 8), W, None, 1, 0, 1, 2, r"input of size \[1, 1, 6, 8\]"),
+    "2-D weight": (X, ones(6, 3), None, 1, 0, 1, 2, r"weight of size \[6, 3\]"),
+    "bias of 1": (X, W, ones(1), 1, 0, 1, 2, r"bias of size \[1\]"),
+    "bias of 5": (X, W, ones(5), 1, 0, 1, 2, r"6 elements.*bias of size \[5\]"),
+    "bias of 7": (X, W, ones(7), 1, 0, 1, 2, r"bias of size \[7\]"),
+    "2-D bias": (X, W, ones(6, 1), 1, 0, 1, 2, r"bias of size \[6, 1\]"),
+    "0-D bias": (X, W, ones(), 1, 0, 1, 2, r"bias of size \[\]"),
+    "half bias": (X, W, ones(6, dtype=torch.float16), 1, 0, 1, 2, r"\(Float\) and bias type \(Half\)"),
+    "double bias": (X, W, ones(6, dtype=torch.float64), 1, 0, 1, 2, r"\(Float\) and bias type \(Double\)"),
+    "int bias": (X, W, ones(6, dtype=torch.int32), 1, 0, 1, 2, r"\(Float\) and bias type \(Int\)"),
+    "double weight": (X, ones(6, 3, 3, dtype=torch.float64), None, 1, 0, 1, 2, r"\(Float\) and weight type \(Double\)"),
+    "odd word": (X, W, None, 1, "full", 1, 2, "'full'"),
+    "strided same": (X, W, None, 2, "same", 1, 2, "stride=2"),
+}
+
+
+@every_variant
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_arguments_are_refused_with_what_was_received(device, variant, bad):
+    x, w, b, stride, padding, dilation, groups, message = BAD[bad]
+    if isinstance(padding, str) and variant is not None:
+        message = f"variant '{variant}' needs padding in numbers"
+    x, w, b = x(device), w(device), b and b(device)
+    with pytest.raises(RuntimeError, match=message) as error:
+        cudamem_ops.conv1d(x, w, b, stride, padding, dilation, groups, variant=variant)
+    assert error.type is RuntimeError
+    if device == "cuda":
+        torch.cuda.synchronize()
+        assert torch.ones(3, device=device).sum().item() == 3
+
+
+# On some of the others F.conv1d ends the process.
+@pytest.mark.parametrize(
+    "bad", ["groups 0", "groups 5", "stride 0", "padding -1", "bias of 5", "double weight", "1-D input"]
+)
+def test_the_class_of_error_is_that_of_torch(device, bad):
+    x, w, b, stride, padding, dilation, groups, message = BAD[bad]
+    args = (x(device), w(device), b and b(device), stride, padding, dilation, groups)
+    assert_same_error(lambda: cudamem_ops.conv1d(*args), lambda: F.conv1d(*args), message)
+
+
+def test_an_unknown_variant_is_refused_with_those_there_are(device):
+    known = "'global', 'readonly', 'shared', 'constant'"
+    with pytest.raises(RuntimeError, match=f"unknown variant 'texture'; there are {known}"):
+        OPS.conv1d(torch.ones(1, 1, 3, device=device), torch.ones(1, 1, 1, device=device), variant="texture")
+
+
+@pytest.mark.parametrize("variant", cudamem_ops.variants()["conv1d"])
+def test_variants_on_the_cpu(variant):
+    x, w, args = make("stride, dilation, groups", torch.float32, "cpu")
+    check(x, w, None, *args, variant=variant)
+
+
+DERIVED = ["depthwise, two filters a channel", "few channels", "stride, dilation, groups", "unbatched"]
+DERIVED += ["stride beyond the kernel", "stride beyond the signal", "more padding than signal"]
+
+
+def make_for_derivatives(config, device, dtype=torch.float64):
+    """A small relative of a configuration: what matters stays, batch and length shrink."""
+    x_shape, w_shape, stride, padding, dilation, groups = CONFIGS[config]
+    length = min(x_shape[-1], dilation * (w_shape[2] - 1) + 1 + 6)
+    x = random_values((*[2] * (len(x_shape) - 2), x_shape[-2], length), dtype, device).requires_grad_()
+    w, b = (random_values(s, dtype, device).requires_grad_() for s in (w_shape, w_shape[:1]))
+    return x, w, b, (stride, min(padding, 5), dilation, groups)
+
+
+@every_variant
+@pytest.mark.parametrize("config", DERIVED)
+def test_derivatives(device, variant, config):
+    x, w, b, args = make_for_derivatives(config, device)
+
+    def convolve(x, w, b=None):
+        return cudamem_ops.conv1d(x, w, b, *args, variant=variant)
+
+    fast = {"fast_mode": True, "nondet_tol": 1e-10}  # ATen's backward adds in no fixed order on CUDA
+    assert torch.autograd.gradcheck(convolve, (x, w, b), **fast)
+    assert torch.autograd.gradgradcheck(convolve, (x, w, b), **fast)
+    assert torch.autograd.gradgradcheck(convolve, (x, w), **fast)
+    assert torch.autograd.gradgradcheck(lambda x: convolve(x, w.detach(), b), (x,), **fast)
+
+
+def test_derivatives_without_shortcuts(device):
+    x, w, b = (random_values(s, torch.float64, device).requires_grad_() for s in ((2, 4, 7), (4, 2, 3), (4,)))
+    for function in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
+        assert function(lambda *t: cudamem_ops.conv1d(*t, 2, 1, 1, 2), (x, w, b), nondet_tol=1e-10)
+
+
+def test_derivatives_of_complex_numbers(device):
+    x, w, b = (random_values(s, torch.complex128, device).requires_grad_() for s in ((2, 4, 7), (4, 2, 3), (4,)))
+    for function in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
+        assert function(lambda *t: cudamem_ops.conv1d(*t, 2, 1, 1, 2), (x, w, b), fast_mode=True, nondet_tol=1e-10)
+
+
+@pytest.mark.parametrize("mask", [m for m in itertools.product((True, False), repeat=3) if any(m)], ids=str)
+@pytest.mark.parametrize("config", ["stride, dilation, groups", "unbatched"])
+def test_conv1d_backward_is_an_operator_with_derivatives(device, config, mask):
+    x, w, _, args = make_for_derivatives(config, device)
+    lists = ([args[0]], [args[1]], [args[2]], args[3])
+    grad = random_values(F.conv1d(x, w, None, *args).shape, torch.float64, device).requires_grad_()
+
+    def backward(grad, x, w):
+        gradients = OPS.conv1d_backward(grad, x, w, *lists, list(mask))
+        assert [g is not None for g in gradients] == list(mask)
+        return tuple(g for g in gradients if g is not None)
+
+    b = torch.zeros(len(w), dtype=torch.float64, device=device, requires_grad=True)
+    wanted = [t for t, asked in zip((x, w, b), mask, strict=True) if asked]
+    with poisoned_memory():
+        got = backward(grad, x, w)
+    for ours, theirs in zip(got, torch.autograd.grad(F.conv1d(x, w, b, *args), wanted, grad), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert torch.autograd.gradcheck(backward, (grad, x, w), fast_mode=True, nondet_tol=1e-10)
+    assert torch.autograd.gradgradcheck(backward, (grad, x, w), fast_mode=True, nondet_tol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("grad_shape", "grad_dtype", "message"),
+    [((2, 4, 5), torch.float32, r"grad_output of size \[2, 4, 6\], but got \[2, 4, 5\]"),
+     ((4, 6), torch.float32, r"but got \[4, 6\]"),
+     ((2, 4, 6), torch.float64, r"grad_output type \(Double\) and input type \(Float\)")],
+)  # fmt: skip
+def test_conv1d_backward_refuses_a_gradient_that_does_not_fit(device, grad_shape, grad_dtype, message):
+    x, w = torch.ones(2, 3, 8, device=device), torch.ones(4, 3, 3, device=device)
+    with pytest.raises(RuntimeError, match=message):
+        OPS.conv1d_backward(
+            torch.ones(grad_shape, dtype=grad_dtype, device=device), x, w, [1], [0], [1], 1, [True, True, True]
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("layout", GRAD_LAYOUTS)
+@pytest.mark.parametrize("config", ["depthwise", "many channels", "stride beyond the kernel"])
+def test_gradient_of_any_layout(device, config, layout, dtype):
+    x, w, args = make(config, dtype, device)
+    b = random_values(w.shape[:1], dtype, device)
+    ours = [t.clone().requires_grad_() for t in (x, w, b)]
+    exact = [t.double().cpu().requires_grad_() for t in (x, w, b)]
+    out = cudamem_ops.conv1d(*ours, *args)
+    grad = GRAD_LAYOUTS[layout](random_values(out.shape, dtype, device))
+    with poisoned_memory():
+        got = torch.autograd.grad(out, ours, grad)
+    want = torch.autograd.grad(F.conv1d(*exact, *args), exact, grad.double().cpu())
+    for ours_grad, exact_grad in zip(got, want, strict=True):
+        # A gradient sums up to batch * positions products; the scale is that of the largest one.
+        scale = exact_grad.abs().max().clamp(min=1)
+        assert_within(ours_grad, exact_grad, 64 * epsilon(dtype) * scale * torch.ones_like(exact_grad))
+
+
+def test_gradients_through_a_graph_of_views(device):
+    def gradients(conv, x, w, b):
+        y = conv(x, w, b, 1, 1)
+        loss = y.sum() + torch.cat([conv(x, w, b, 1, 1), 2 * y], 1)[:, ::3].pow(2).sum()
+        loss = loss + conv(x, w, b, 1, 1).transpose(0, 2)[1].sin().sum()
+        return torch.autograd.grad(loss, (x, w, b))
+
+    tensors = [random_values(s, torch.float64, device).requires_grad_() for s in ((3, 4, 20), (4, 4, 3), (4,))]
+    for got, want in zip(gradients(cudamem_ops.conv1d, *tensors), gradients(F.conv1d, *tensors), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.large(gib=24)
+@every_kernel
+@pytest.mark.parametrize("shape", [(1, 1, 2**31 + 77), (3, 1, 2**30), (2**25 + 3, 1, 64)], ids=str)
+def test_more_than_2_to_the_31_elements(device, variant, shape):
+    x = torch.empty(shape, dtype=torch.float16, device=device).normal_()
+    w = random_bank((1, 1, 5), torch.float16, device)
+    got = cudamem_ops.conv1d(x, w, variant=variant)
+    assert got.shape == (shape[0], 1, shape[2] - 4)
+    for signal in (0, shape[0] // 2, shape[0] - 1):
+        for start in (0, got.size(2) // 2, got.size(2) - 30):
+            window = x[signal, :, start : start + 34]
+            want = reference(window, w)
+            assert_within(got[signal, :, start : start + 30], want, bound(window, w, None, want, (), roundings=1))
+
+
+@pytest.mark.large(gib=16)
+@every_kernel
+def test_offsets_beyond_2_to_the_31(device, variant):
+    memory = torch.empty(2**32 + 4096, dtype=torch.float16, device=device).normal_()
+    w = random_bank((2, 1, 5), torch.float16, device)
+    for strides in ((2**31 + 7, 40, 1), (40, 2**31 + 7, 1), (40, 100, 2**26)):
+        x = memory.as_strided((2, 2, 40), strides)
+        check(x, w, None, 1, 2, 1, 2, variant)
+
+
+# Constant memory is one for a whole device. What follows would fail if two calls that run at once shared a place in it.
+
+
+@every_kernel
+def test_threads_and_streams_with_different_filters(device, variant):
+    x = torch.ones(8, 1, 4096, device=device)
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    torch.cuda.synchronize()
+
+    def convolve(i):
+        with torch.cuda.stream(streams[i % 4]):
+            w = torch.full((1, 1, 5), float(i), device=device)
+            return all((cudamem_ops.conv1d(x, w, variant=variant) == 5.0 * i).all().item() for _ in range(50))
+
+    with ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(convolve, range(1, 49)))
+
+
+@every_kernel
+def test_filters_of_many_sizes_at_once(device, variant):
+    """More bytes than constant memory has are in flight, on streams of which some are late."""
+    streams = [torch.cuda.Stream() for _ in range(6)]
+    x = torch.ones(1, 1, 40_000, device=device)
+    sizes = [5, 1000, 1024, 1025, 4096, 5000, 16_384, 3, 12_000, 8192, 16_383, 1]
+    filters = [torch.full((1, 1, taps), (i + 1) / 16, device=device) for i, taps in enumerate(sizes * 4)]
+    torch.cuda.synchronize()
+    results = []
+    for i, w in enumerate(filters):
+        with torch.cuda.stream(streams[i % len(streams)]):
+            if i % 7 == 0:
+                torch.cuda._sleep(2_000_000)
+            results.append(cudamem_ops.conv1d(x, w, stride=64, variant=variant))
+    torch.cuda.synchronize()
+    for w, result in zip(filters, results, strict=True):
+        assert (result == w.sum()).all()  # sixteenths add up exactly
+
+
+def capture(function):
+    """A CUDA graph of a call, and the result that its replays write."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        function()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = function()
+    return graph, result
+
+
+captured_kernels = pytest.mark.parametrize("variant", [None, "global", "readonly", "shared"])
+
+
+@captured_kernels
+@pytest.mark.parametrize("taps", [3, 20_000])
+def test_a_replay_uses_the_weights_of_its_time(cuda, variant, taps):
+    x, w = torch.ones(4, 1, taps + 61, device=cuda), torch.ones(1, 1, taps, device=cuda)
+    graph, out = capture(lambda: cudamem_ops.conv1d(x, w, variant=variant))
+    for value in (2.0, 5.0):
+        w.fill_(value)
+        cudamem_ops.conv1d(x, torch.full_like(w, 99.0))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert (out == taps * value).all()
+
+
+@captured_kernels
+def test_two_graphs_and_an_eager_call_at_once(cuda, variant):
+    x = torch.ones(64, 1, 4096, device=cuda)
+    weights = [torch.full((1, 1, 5), value, device=cuda) for value in (1.0, 2.0, 3.0)]
+
+    def several(w):  # long enough to overlap
+        return [cudamem_ops.conv1d(x, w, variant=variant) for _ in range(20)]
+
+    graphs = [capture(lambda w=w: several(w)) for w in weights[:2]]
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    torch.cuda.synchronize()
+    for _ in range(20):
+        for (graph, outs), stream in zip(graphs, streams, strict=False):
+            with torch.cuda.stream(stream):
+                for out in outs:
+                    out.zero_()
+                graph.replay()
+        with torch.cuda.stream(streams[2]):
+            eager = several(weights[2])
+        torch.cuda.synchronize()
+        for outs, w in zip((graphs[0][1], graphs[1][1], eager), weights, strict=True):
+            assert all((out == w.sum()).all() for out in outs)
+
+
+def test_constant_is_refused_during_capture(cuda):
+    x, w = torch.ones(1, 1, 64, device=cuda), torch.ones(1, 1, 3, device=cuda)
+    refused = []
+
+    def attempt():
+        try:
+            cudamem_ops.conv1d(x, w, variant="constant")
+        except RuntimeError as error:
+            refused.append(str(error))
+        return cudamem_ops.conv1d(x, w)  # the capture goes on
+
+    graph, out = capture(attempt)
+    assert len(refused) == 1  # not in the warm-up
+    assert "variant 'constant' can not be used here" in refused[0]
+    assert "captured" in refused[0]
+    graph.replay()
+    torch.cuda.synchronize()
+    assert (out == 3).all()
+
+
+@every_kernel
+def test_two_gpus_at_once(two_gpus, device, variant):
+    jobs = []
+    for i in range(40):
+        for gpu in two_gpus:
+            x = torch.ones(8, 1, 4096, device=gpu)
+            w = torch.full((1, 1, 5), float(i + 1), device=gpu)
+            jobs.append((cudamem_ops.conv1d(x, w, variant=variant), 5.0 * (i + 1), gpu))
+    for out, want, gpu in jobs:
+        assert str(out.device) == gpu
+        assert (out == want).all()

@@ -1,0 +1,78 @@
+"""Promises about the repository itself: rooms are complete, README's code runs, the examples run."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cudamem_ops
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = sorted(p.name for p in (ROOT / "csrc").iterdir() if p.is_dir() and p.name != "common")
+
+
+def run(*command: str) -> str:
+    result = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def test_every_operator_has_a_room():
+    assert ROOMS
+    assert sorted(cudamem_ops.variants()) == ROOMS
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_room_has_all_its_siblings(room):
+    siblings = [f"csrc/{room}/{room}{end}" for end in (".h", ".cuh", ".cu", "_op.cpp")]
+    siblings += [f"cudamem_ops/_{room}.py", f"tests/test_{room}.py", f"benchmarks/bench_{room}.py"]
+    assert [name for name in siblings if not (ROOT / name).is_file()] == []
+    assert room in cudamem_ops.__all__
+    assert callable(getattr(cudamem_ops, room))
+
+
+@pytest.mark.parametrize("name", ["transpose", "sum", "conv1d"])
+def test_docstring_example_prints_what_it_says(name):
+    import doctest
+
+    function = getattr(cudamem_ops, name)
+    examples = doctest.DocTestFinder().find(function, name, globs={})
+    assert any(test.examples for test in examples)
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert sum(runner.run(test).failed for test in examples) == 0
+
+
+def readme_blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("block", readme_blocks("python"))
+def test_readme_python_runs(block):
+    run("-c", block)
+
+
+def test_readme_shell_commands_exist():
+    commands = [line.split("#")[0].split() for block in readme_blocks("sh") for line in block.splitlines()]
+    assert commands
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for command in commands:
+        match command:
+            case ["make", target]:
+                assert target in targets
+            case ["python", "-m", "benchmarks", *arguments]:
+                known = run("-m", "benchmarks", "--help")
+                assert all(option in known for option in arguments if option.startswith("--"))
+            case ["pip", "install", *_]:
+                pass  # what the tests themselves ran on
+            case _:
+                raise AssertionError(f"README shows {command}, which no test knows")
+
+
+@pytest.mark.slow
+def test_demo_compares_and_trains():
+    shown = run("examples/demo.py", "--quick")
+    assert "The two runs agree." in shown
+    for operator in cudamem_ops.variants():
+        assert re.search(rf"^ +{operator}\b", shown, re.MULTILINE)

@@ -4,6 +4,7 @@ python examples/demo.py [--quick]
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -93,8 +94,10 @@ def path_taken(call: Callable[[], object], device: str) -> str:
         torch.cuda.synchronize()
     kernels = sorted(profile.key_averages(), key=lambda event: -event.device_time_total)
     names = [event.key for event in kernels if event.device_time_total > 0]
-    ours = [name.split("cudamem::")[1].split("(")[0] for name in names if "cudamem::" in name]
-    return " + ".join(dict.fromkeys(ours)) if ours else f"at::conv1d ({names[0].split('(')[0][-40:]})" if names else "?"
+    ours = [re.search(r"cudamem::(\w+_kernel<.*>)\(", name) for name in names]
+    if any(ours):
+        return " + ".join(dict.fromkeys(match.group(1).replace("cudamem::", "") for match in ours if match))
+    return f"at::conv1d: {names[0].split('(')[0][-40:]}" if names else "nothing was seen"
 
 
 def compare(device: str, quick: bool, console: Console) -> None:

@@ -17,7 +17,13 @@ def pytest_report_header() -> str:
     return f"random data: {SEED_VARIABLE}={RUN_SEED} repeats this run's"
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if terminalreporter.stats.get("failed"):
+        terminalreporter.write_line(f"To repeat this run's random data: {SEED_VARIABLE}={RUN_SEED}")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    torch.set_num_threads(1)  # the tensors are small: threads on the CPU would mostly wait for each other
     config.addinivalue_line("filterwarnings", "ignore:ComplexHalf support is experimental:UserWarning")
 
 

@@ -21,7 +21,7 @@ needs_kernels = pytest.mark.skipif(BUILT["cuda"] is None, reason="this build has
 
 def python(code, **environment):
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}, cwd="/"
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}, cwd=ROOT
     )
 
 

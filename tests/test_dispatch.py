@@ -31,7 +31,9 @@ def backward_twin(grad, x, w, stride, padding, dilation, groups, mask):
     )
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Using padding='same' with even kernel lengths", "ignore:`torch.jit:DeprecationWarning"
+)
 
 
 class Call(NamedTuple):
@@ -163,14 +165,9 @@ def test_compiled_once_for_all_sizes_equals_eager(device, call):
     torch._dynamo.reset()
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(lambda *t: call(*t), backend=counter, fullgraph=True, dynamic=True)
-    # torch's formula for the second derivative of a convolution takes no symbolic stride.
-    differentiated = call.name != "conv1d_backward"
     for grown in (0, 1, 6):
-        tensors = call.tensors(device, grown=grown, requires_grad=differentiated)
-        if differentiated:
-            close(outputs_and_gradients(compiled, tensors), outputs_and_gradients(call.expected, tensors))
-        else:
-            close(compiled(*tensors), call.expected(*tensors))
+        tensors = call.tensors(device, grown=grown, requires_grad=True)
+        close(outputs_and_gradients(compiled, tensors), outputs_and_gradients(call.expected, tensors))
     assert counter.frame_count == 1
 
 
@@ -193,6 +190,18 @@ def test_compiled_equals_eager_on_views(device, viewed):
     close(got, want)
     wanted = [t for t in tensors if t.requires_grad]
     close(torch.autograd.grad(got.sum(), wanted), torch.autograd.grad(want.sum(), wanted))
+
+
+def test_the_documented_functions_compile(device):
+    def model(x, w):
+        y = cudamem_ops.conv1d(x, w, padding="same") + cudamem_ops.conv1d(x, w, None, 1, 1, variant="shared")
+        y = cudamem_ops.transpose(y, 0, -1) * cudamem_ops.transpose(x[:, :1], 0, 2, variant="naive")
+        return cudamem_ops.sum(y, 0) - cudamem_ops.sum(y, [1], dtype=torch.float64, variant="serial").sum()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    tensors = [random_values(s, torch.float32, device).requires_grad_() for s in ((2, 3, 20), (4, 3, 3))]
+    close(outputs_and_gradients(compiled, tensors), outputs_and_gradients(model, tensors))
 
 
 class Model(torch.nn.Module):

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <map>
 #include <mutex>
@@ -11,8 +12,6 @@ namespace {
   if (cudaError_t error = (call); error != cudaSuccess) { \
     return error;                                         \
   }
-
-using DirectKernel = void (*)(Conv1dProblem, int64_t);
 
 // How calls share the one __constant__ bank of a device: it is cut into slots, handed out in turn. A call makes its
 // stream wait, on the device, for the events of the last users of its slots; copies its coefficients there; launches;
@@ -74,21 +73,27 @@ int block_threads(int64_t out_length) {
 template <typename scalar_t>
 cudaError_t launch(Conv1dVariant variant, const Conv1dProblem& problem, cudaStream_t stream) {
   const int threads = block_threads(problem.out_length);
-  const dim3 grid = grid_of(problem.batch * problem.out_channels * ceil_div<int64_t>(problem.out_length, threads));
+  constexpr int64_t kMaxGridYZ = 65535;
+  const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(problem.out_length, threads)),
+                  static_cast<unsigned>(std::min(problem.out_channels, kMaxGridYZ)),
+                  static_cast<unsigned>(std::min(problem.batch, kMaxGridYZ)));
+  const auto* weight = static_cast<const scalar_t*>(problem.weight);
+  const auto direct = [&](auto source) {
+    conv1d_direct_kernel<scalar_t><<<grid, threads, 0, stream>>>(problem, source);
+  };
   switch (variant) {
     case Conv1dVariant::kGlobal:
-      conv1d_direct_kernel<scalar_t, Conv1dVariant::kGlobal><<<grid, threads, 0, stream>>>(problem, 0);
+      direct(FromGlobal<scalar_t>{weight});
       break;
     case Conv1dVariant::kReadonly:
-      conv1d_direct_kernel<scalar_t, Conv1dVariant::kReadonly><<<grid, threads, 0, stream>>>(problem, 0);
+      direct(FromReadonly<scalar_t>{weight});
       break;
     case Conv1dVariant::kShared:
       conv1d_shared_kernel<scalar_t><<<grid, threads, 0, stream>>>(problem);
       break;
     case Conv1dVariant::kConstant:
-      return ConstantBank::of_current_device().use(problem, stream, [&](int64_t bank_offset) {
-        conv1d_direct_kernel<scalar_t, Conv1dVariant::kConstant><<<grid, threads, 0, stream>>>(problem, bank_offset);
-      });
+      return ConstantBank::of_current_device().use(
+          problem, stream, [&](int64_t offset_bytes) { direct(FromConstant<scalar_t>{offset_bytes}); });
   }
   return cudaGetLastError();
 }
@@ -98,10 +103,10 @@ void add_entries(std::vector<KernelEntry>& entries, const char* dtype) {
   auto add = [&](const char* variant, const void* kernel) {
     entries.push_back({std::string("conv1d_") + variant + "<" + dtype + ">", kernel, kConv1dMaxThreads});
   };
-  add("global", reinterpret_cast<const void*>(conv1d_direct_kernel<scalar_t, Conv1dVariant::kGlobal>));
-  add("readonly", reinterpret_cast<const void*>(conv1d_direct_kernel<scalar_t, Conv1dVariant::kReadonly>));
+  add("global", reinterpret_cast<const void*>(conv1d_direct_kernel<scalar_t, FromGlobal<scalar_t>>));
+  add("readonly", reinterpret_cast<const void*>(conv1d_direct_kernel<scalar_t, FromReadonly<scalar_t>>));
   add("shared", reinterpret_cast<const void*>(conv1d_shared_kernel<scalar_t>));
-  add("constant", reinterpret_cast<const void*>(conv1d_direct_kernel<scalar_t, Conv1dVariant::kConstant>));
+  add("constant", reinterpret_cast<const void*>(conv1d_direct_kernel<scalar_t, FromConstant<scalar_t>>));
 }
 
 }  // namespace

@@ -27,22 +27,10 @@ using conv1d_acc_t = std::conditional_t<std::is_same_v<scalar_t, double>, double
 
 __constant__ __align__(16) unsigned char conv1d_bank[kConstantBankBytes];
 
-// The output of this thread. A block's threads share (batch, channel), and so their coefficients.
+// A block covers a stretch of one output signal: x is the position, y the channel, z the batch. There may be more
+// channels and batches than a grid takes in y and z (65,535), so blocks stride over those.
 struct Conv1dOutput {
   int64_t batch, channel, position;
-  bool exists;  // the block lies inside the grid of work
-  bool inside;  // and the thread inside the signal
-
-  __device__ explicit Conv1dOutput(const Conv1dProblem& p) {
-    const int64_t tiles = quotient(p.out_length + blockDim.x - 1, blockDim.x);
-    const int64_t block = block_index();
-    const int64_t row = quotient(block, tiles);
-    batch = quotient(row, p.out_channels);
-    channel = row - batch * p.out_channels;
-    position = (block - row * tiles) * blockDim.x + threadIdx.x;
-    exists = batch < p.batch;
-    inside = position < p.out_length;
-  }
 };
 
 // What a thread adds up: its window in each channel of its group.
@@ -55,7 +43,7 @@ struct Conv1dWindow {
   bool whole;          // no tap falls outside the signal
 
   __device__ Conv1dWindow(const Conv1dProblem& p, const Conv1dOutput& out) {
-    const int64_t group = quotient(out.channel, p.channels_out_per_group);
+    const int64_t group = p.channels_out_per_group == 1 ? out.channel : quotient(out.channel, p.channels_out_per_group);
     in = static_cast<const scalar_t*>(p.input) + out.batch * p.batch_stride +
          group * p.channels_per_group * p.channel_stride;
     start = out.position * p.stride - p.padding;
@@ -91,38 +79,52 @@ __device__ void conv1d_store(const Conv1dProblem& p, const Conv1dOutput& out, co
       convert<scalar_t>(total);
 }
 
-// `global`, `readonly` and `constant`: kSource is the Conv1dVariant; bank_offset (bytes) is used by `constant`.
-template <typename scalar_t, Conv1dVariant kSource>
-__global__ void __launch_bounds__(kConv1dMaxThreads, kConv1dMinBlocks)
-    conv1d_direct_kernel(const __grid_constant__ Conv1dProblem p, int64_t bank_offset) {
-  const Conv1dOutput out(p);
-  if (!out.exists || !out.inside) return;
-  const Conv1dWindow<scalar_t> window(p, out);
-  const int64_t filter = out.channel * p.channels_per_group * p.taps;
-  const scalar_t* weight = static_cast<const scalar_t*>(p.weight) + filter;
-  const scalar_t* banked = reinterpret_cast<const scalar_t*>(conv1d_bank + bank_offset) + filter;
+// Where `global`, `readonly` and `constant` read a coefficient of [out_channels, channels_per_group, taps].
+template <typename scalar_t>
+struct FromGlobal {
+  const scalar_t* weight;
+  __device__ scalar_t operator[](int64_t i) const { return weight[i]; }
+};
+template <typename scalar_t>
+struct FromReadonly {
+  const scalar_t* weight;
+  __device__ scalar_t operator[](int64_t i) const { return __ldg(weight + i); }
+};
+template <typename scalar_t>
+struct FromConstant {
+  int64_t offset_bytes;
+  __device__ scalar_t operator[](int64_t i) const {
+    return reinterpret_cast<const scalar_t*>(conv1d_bank + offset_bytes)[i];
+  }
+};
 
+template <typename scalar_t, typename Source>
+__device__ conv1d_acc_t<scalar_t> conv1d_direct(const Conv1dProblem& p, const Conv1dOutput& out, const Source& source) {
+  const Conv1dWindow<scalar_t> window(p, out);
   conv1d_acc_t<scalar_t> total = window.bias(p, out);
   for (int64_t channel = 0; channel < p.channels_per_group; ++channel) {
-    window.add(p, channel, 0, p.taps, total, [&](int tap) {
-      if constexpr (kSource == Conv1dVariant::kConstant) {
-        return banked[channel * p.taps + tap];
-      } else if constexpr (kSource == Conv1dVariant::kReadonly) {
-        return __ldg(weight + channel * p.taps + tap);
-      } else {
-        return weight[channel * p.taps + tap];
-      }
-    });
+    const int64_t first = (out.channel * p.channels_per_group + channel) * p.taps;
+    window.add(p, channel, 0, p.taps, total, [&](int tap) { return source[first + tap]; });
   }
-  conv1d_store<scalar_t>(p, out, total);
+  return total;
+}
+
+template <typename scalar_t, typename Source>
+__global__ void __launch_bounds__(kConv1dMaxThreads, kConv1dMinBlocks)
+    conv1d_direct_kernel(const __grid_constant__ Conv1dProblem p, Source source) {
+  const int64_t position = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (position >= p.out_length) return;
+  for (int64_t batch = blockIdx.z; batch < p.batch; batch += gridDim.z) {
+    for (int64_t channel = blockIdx.y; channel < p.out_channels; channel += gridDim.y) {
+      const Conv1dOutput out{batch, channel, position};
+      conv1d_store<scalar_t>(p, out, conv1d_direct<scalar_t>(p, out, source));
+    }
+  }
 }
 
 template <typename scalar_t>
-__global__ void __launch_bounds__(kConv1dMaxThreads, kConv1dMinBlocks)
-    conv1d_shared_kernel(const __grid_constant__ Conv1dProblem p) {
+__device__ conv1d_acc_t<scalar_t> conv1d_shared(const Conv1dProblem& p, const Conv1dOutput& out, bool inside) {
   __shared__ scalar_t stage[kConv1dStage];
-  const Conv1dOutput out(p);
-  if (!out.exists) return;  // the whole block leaves: no barrier is left waiting
   const Conv1dWindow<scalar_t> window(p, out);
   const scalar_t* weight = static_cast<const scalar_t*>(p.weight) +
                            out.channel * p.channels_per_group * p.taps;  // [channels_per_group, taps]
@@ -134,12 +136,24 @@ __global__ void __launch_bounds__(kConv1dMaxThreads, kConv1dMinBlocks)
       __syncthreads();  // the stage is free: everybody has used what it held
       for (int i = threadIdx.x; i < count; i += blockDim.x) stage[i] = weight[channel * p.taps + first + i];
       __syncthreads();
-      if (out.inside) {
-        window.add(p, channel, first, first + count, total, [&](int tap) { return stage[tap - first]; });
-      }
+      if (inside) window.add(p, channel, first, first + count, total, [&](int tap) { return stage[tap - first]; });
     }
   }
-  if (out.inside) conv1d_store<scalar_t>(p, out, total);
+  return total;
+}
+
+template <typename scalar_t>
+__global__ void __launch_bounds__(kConv1dMaxThreads, kConv1dMinBlocks)
+    conv1d_shared_kernel(const __grid_constant__ Conv1dProblem p) {
+  const int64_t position = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const bool inside = position < p.out_length;  // threads beyond the end still help to fill the stage
+  for (int64_t batch = blockIdx.z; batch < p.batch; batch += gridDim.z) {
+    for (int64_t channel = blockIdx.y; channel < p.out_channels; channel += gridDim.y) {
+      const Conv1dOutput out{batch, channel, position};
+      const auto total = conv1d_shared<scalar_t>(p, out, inside);
+      if (inside) conv1d_store<scalar_t>(p, out, total);
+    }
+  }
 }
 
 }  // namespace cudamem

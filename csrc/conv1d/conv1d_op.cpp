@@ -2,7 +2,6 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/_convolution_double_backward.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/conv1d.h>
 #include <ATen/ops/convolution_backward.h>
@@ -296,8 +295,9 @@ struct Conv1dFunction : torch::autograd::Function<Conv1dFunction> {
   }
 };
 
-// The backward operator is differentiable itself: ATen's formula for the second derivative of a convolution. A Function
-// returns no undefined tensors: its outputs are the gradients that the mask asks for, in order.
+// The backward operator is differentiable itself. It is linear in grad_output and in one of the other two, so that its
+// derivatives are convolutions and backward convolutions again. A Function returns no undefined tensors: its outputs
+// are the gradients that the mask asks for, in order.
 struct Conv1dBackwardFunction : torch::autograd::Function<Conv1dBackwardFunction> {
   static constexpr bool is_traceable = true;
 
@@ -327,24 +327,30 @@ struct Conv1dBackwardFunction : torch::autograd::Function<Conv1dBackwardFunction
     for (size_t i = 0, next = 0; i < 3; ++i) {
       if (output_mask[i]) of_output[i] = grads[next++];
     }
-    const bool batched = input.dim() == 3;
-    const auto with_batch = [&](const Tensor& t) { return batched || !t.defined() ? t : t.unsqueeze(0); };
-    const auto without_batch = [&](const Tensor& t) { return batched || !t.defined() ? t : t.squeeze(0); };
-    const std::vector<SymInt> output_padding = {0};
-    const auto [grad_grad_output, grad_input, grad_weight] = at::_convolution_double_backward_symint(
-        with_batch(of_output[0]), of_output[1], of_output[2], with_batch(grad_output), weight, with_batch(input),
-        ctx->saved_data["stride"].toSymIntVector(), ctx->saved_data["padding"].toSymIntVector(),
-        ctx->saved_data["dilation"].toSymIntVector(), /*transposed=*/false, output_padding,
-        ctx->saved_data["groups"].toSymInt(),
-        {ctx->needs_input_grad(0), ctx->needs_input_grad(1), ctx->needs_input_grad(2)});
-    return {without_batch(grad_grad_output),
-            without_batch(grad_input),
-            grad_weight,
-            Tensor(),
-            Tensor(),
-            Tensor(),
-            Tensor(),
-            Tensor()};
+    const Tensor &to_input = of_output[0], &to_weight = of_output[1], &to_bias = of_output[2];
+    const auto stride = ctx->saved_data["stride"].toSymIntVector();
+    const auto padding = ctx->saved_data["padding"].toSymIntVector();
+    const auto dilation = ctx->saved_data["dilation"].toSymIntVector();
+    const SymInt groups = ctx->saved_data["groups"].toSymInt();
+
+    Tensor grad_grad_output, grad_input, grad_weight;
+    const auto add = [&](const Tensor& term) {
+      grad_grad_output = grad_grad_output.defined() ? grad_grad_output + term : term;
+    };
+    if (ctx->needs_input_grad(0)) {
+      if (to_input.defined()) add(conv1d_dispatch(to_input, weight, {}, stride, padding, dilation, groups, {}));
+      if (to_weight.defined()) add(conv1d_dispatch(input, to_weight, {}, stride, padding, dilation, groups, {}));
+      if (to_bias.defined()) add(to_bias.unsqueeze(-1).expand_as(grad_output));
+    }
+    if (ctx->needs_input_grad(1) && to_weight.defined()) {
+      grad_input = std::get<0>(conv1d_backward_dispatch(grad_output, input, to_weight, stride, padding, dilation,
+                                                        groups, {true, false, false}));
+    }
+    if (ctx->needs_input_grad(2) && to_input.defined()) {
+      grad_weight = std::get<1>(conv1d_backward_dispatch(grad_output, to_input, weight, stride, padding, dilation,
+                                                         groups, {false, true, false}));
+    }
+    return {grad_grad_output, grad_input, grad_weight, Tensor(), Tensor(), Tensor(), Tensor(), Tensor()};
   }
 };
 

@@ -156,19 +156,18 @@ Tensor sum_cuda(const Tensor& self, Dims dim, bool keepdim, Dtype dtype, Variant
     sum_into(at::view_as_real(out), at::view_as_real(self.to(out_dtype)), parts_reduced, variant);
     return out;
   }
-  // Each element is cast before it is added. Where the sum comes out alike, the cast waits until after it: integers
-  // wrap alike, so that a narrower integer is cut from the int64 sum.
-  const bool integers = at::isIntegralType(out_dtype, /*includeBool=*/false) &&
-                        at::isIntegralType(self.scalar_type(), /*includeBool=*/true);
-  const at::ScalarType sum_dtype = integers || out_dtype == at::kBool ? at::kLong : out_dtype;
+  // Each element is cast before it is added, but for one case where the cast can wait until after the sum: integers
+  // wrap alike, so that a narrower one is cut from the int64 sum.
+  const bool to_integer = at::isIntegralType(out_dtype, /*includeBool=*/true);
+  const bool cast_later = to_integer && out_dtype != at::kBool && at::isIntegralType(self.scalar_type(), true);
+  const at::ScalarType sum_dtype = to_integer ? at::kLong : out_dtype;
   const auto has_kernel = [&](at::ScalarType type) {
     const auto in = kernel_dtype(type), out = kernel_dtype(sum_dtype);
     return in && out && sum_has_kernel(*in, *out);
   };
-  Tensor input = self;
-  if ((out_dtype == at::kBool && self.scalar_type() != at::kBool) || !has_kernel(self.scalar_type())) {
-    input = self.to(out_dtype);
-  }
+  const bool in_place =
+      has_kernel(self.scalar_type()) && (cast_later || !to_integer || self.scalar_type() == out_dtype);
+  const Tensor input = in_place ? self : self.to(out_dtype);
   TORCH_CHECK_NOT_IMPLEMENTED(has_kernel(input.scalar_type()), "\"cudamem::sum\" not implemented for '",
                               input.scalar_type(), "'");
   Tensor out = at::empty(sizes, options.dtype(sum_dtype));

@@ -42,6 +42,7 @@ BUDGET_US = 400_000.0  # of GPU time for all replays of one provider
 HOPELESS_US = 50_000.0  # a rung of the ladder that takes longer is not timed; anything else only MIN_REPLAYS times
 CPU_SAMPLES, CPU_SAMPLE_US = 7, 1_000.0
 HOST_RUNS, HOST_RUN_US = 12, 2_000.0  # eager calls on tiny tensors: the best of so many runs of about this length
+EMPTY_US = 0.2  # no kernel is this short: a graph without one
 SLEEP_CYCLES = 20_000_000  # about 10 ms: lets the host queue its work ahead of the GPU
 
 
@@ -565,7 +566,7 @@ def cupy_function(function: Function) -> Function:
 
     def call(*inputs: Tensor) -> Any:
         with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
-            return function(*(cupy.asarray(tensor) for tensor in inputs))
+            return function(*(cupy.asarray(tensor.detach()) for tensor in inputs))
 
     return call
 
@@ -584,7 +585,7 @@ def providers(benchmark: Benchmark, case: Case, direction: str, timer: Timer, pe
         function = benchmark.cupy(case)
         if function is not None:
             result["cupy"] = cupy_function(function)
-    if case.ladder and on_gpu:
+    if case.ladder and on_gpu and direction == "forward":  # backward passes take no variant
         for variant in cudamem_ops.variants()[benchmark.name]:
             result[f"cudamem:{variant}"] = benchmark.ours(case, variant)
     return result
@@ -768,6 +769,8 @@ def _run_direction(
     timings = timer.measure(work | timer.ceilings(benchmark.ceilings, forward_bytes))
     for name in work:
         _fill(rows[name], timings[name])
+        if (rows[name]["kernel_us"] or math.inf) < EMPTY_US:
+            rows[name] |= {"kernel_us": None, "spread_us": None, "note": "launches no kernel: its result is a view"}
     for name in benchmark.ceilings:
         found = {key: timing for key, timing in timings.items() if key.split(":")[0] == name and timing.median_us}
         row = rows[name] = make_row(benchmark, case, direction, name)

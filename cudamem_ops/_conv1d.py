@@ -42,8 +42,9 @@ def conv1d(
             in words. On the CPU the name is checked and ATen runs.
 
     By default, on CUDA, a small bank takes "constant": one channel per group (a single filter, a depthwise bank), or up
-    to 8 channels in and out per group with up to 32 taps. A small bank over 65,536 bytes, or under graph capture, takes
-    "shared". Everything else, and complex numbers, goes to ``at::conv1d`` (cuDNN), with its TF32 settings.
+    to 8 output channels per group with up to 32 coefficients for each output. A small bank over 65,536 bytes, or under
+    graph capture, takes "global". Everything else, and complex numbers, goes to ``at::conv1d`` (cuDNN), with its TF32
+    settings.
 
     Returns:
         ``(N, C_out, L_out)`` or ``(C_out, L_out)``, contiguous, with ``L_out = (L + 2 * padding - dilation * (K - 1) -

@@ -26,8 +26,9 @@ def sum(
         dtype: the result's dtype; each element is cast to it before it is added.
         variant: on CUDA, the kernel by name: "atomic" (one atomicAdd an element), "shared" (a tree in shared
             memory), "shuffle" (a tree in registers, by warp shuffles) or "serial" (one thread for 256 elements of
-            an output). By default "serial" where outputs are many and adjacent or have at most 32 elements, else
-            "shuffle". On the CPU the name is checked and ATen runs.
+            an output). By default "serial" where each output has at most 32 elements, or where there are 8,192 outputs
+            that are adjacent in memory or have at most 512 elements; else "shuffle". On the CPU the name is checked
+            and ATen runs.
 
     Returns:
         A contiguous tensor. Its dtype is ``dtype``, or int64 for integers and bool, or ``input``'s. float16, bfloat16

@@ -80,11 +80,14 @@ Tensor sum_meta(const Tensor& self, Dims dim, bool keepdim, Dtype dtype, Variant
 }
 
 #ifndef CUDAMEM_CPU_ONLY
-// Many outputs whose neighbours are neighbours in memory, or few elements for each: a thread for each. Else a block.
+// A thread for each output where there are many outputs, but for long rows; or where there is too little for a block.
+// On an H200, 2^27 float32: rows of 64: serial 536 us, shuffle 3514; of 512: 579, 627; of 1024: 578, 258; columns: 200,
+// 900.
 SumVariant best_variant(const SumProblem& p) {
   const bool outputs_adjacent = p.outputs.count > 0 && p.outputs.strides[p.outputs.count - 1][0] == 1;
   const bool many_outputs = p.num_outputs >= 8192;
-  return p.num_reduced <= 32 || (many_outputs && outputs_adjacent) ? SumVariant::kSerial : SumVariant::kShuffle;
+  const bool serial = p.num_reduced <= 32 || (many_outputs && (p.num_reduced <= 512 || outputs_adjacent));
+  return serial ? SumVariant::kSerial : SumVariant::kShuffle;
 }
 
 // Passes until one value is left for each output. `out` is contiguous, of a type that has a kernel for self's.

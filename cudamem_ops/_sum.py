@@ -1,5 +1,6 @@
 """The sum operator, with its documentation."""
 
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -52,7 +53,7 @@ def sum(
 
     Source: M. Harris, "Optimizing Parallel Reduction in CUDA", NVIDIA, 2007.
     """
-    dims = [dim] if isinstance(dim, int) else dim
+    dims = dim if dim is None or isinstance(dim, Sequence) else [operator.index(dim)]
     if variant is None:
         return torch.ops.cudamem.sum.default(input, dims, keepdim, dtype=dtype)
     return torch.ops.cudamem.sum.variant(input, dims, keepdim, dtype=dtype, variant=variant)

@@ -499,6 +499,115 @@ def test_gradients_through_a_graph_of_views(device):
         torch.testing.assert_close(got, want)
 
 
+TRANSFORMED = {
+    "vmap": lambda f, *t: torch.vmap(f)(*(x.unsqueeze(0) for x in t)).squeeze(0),
+    "vjp": lambda f, *t: torch.func.vjp(f, *t)[0],
+    "jvp": lambda f, *t: torch.func.jvp(f, t, t)[0],
+}
+every_transform = pytest.mark.parametrize("transform", TRANSFORMED.values(), ids=TRANSFORMED.keys())
+
+
+@every_transform
+@pytest.mark.parametrize("shapes", [((1, 0, 8), (3, 0, 3)), ((0, 2, 8), (3, 2, 3)), ((1, 2, 0), (3, 2, 3))], ids=str)
+def test_nothing_to_convolve_under_transforms(device, transform, shapes):
+    x, w = (torch.ones(s, device=device) for s in shapes)
+    b = torch.arange(3.0, device=device)
+    call = lambda *t: cudamem_ops.conv1d(*t, padding=2)  # noqa: E731
+    got, want = transform(call, x, w, b), call(x, w, b)
+    assert torch.equal(got, want)
+    assert torch.equal(want, b.view(3, 1).expand_as(want))
+    assert torch.equal(torch.func.grad(lambda b: call(x, w, b).sum())(b), torch.full_like(b, want[:, 0].numel()))
+
+
+@every_transform
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None, 1, 0, 1, 0), "groups=0"),
+        ((None, 1, 0, 2**63 - 1, 2), "dilation="),
+        ((torch.ones(1), 1, 0, 1, 2), r"bias of size \[1\]"),
+        ((None, 1, "valid", 1, 0), "groups=0"),
+    ],
+)
+def test_bad_input_is_refused_under_transforms(device, transform, arguments, message):
+    bias, *rest = arguments
+    x, w = torch.ones(2, 4, 12, device=device), torch.ones(6, 2, 3, device=device)
+    b = None if bias is None else bias.to(device)
+    with pytest.raises(RuntimeError, match=message):
+        transform(lambda *t: cudamem_ops.conv1d(*t, b, *rest), x, w)
+
+
+@pytest.mark.parametrize(
+    ("dilation", "message"),
+    [(-4, "dilation is not supported, got dilation=-4"), (2**62, f"dilation=(?={2**62})")],
+)
+def test_same_padding_names_the_dilation_that_it_refuses(device, dilation, message):
+    x, w = torch.ones(2, 4, 12, device=device), torch.ones(6, 2, 3, device=device)
+    with pytest.raises(RuntimeError, match=message):
+        cudamem_ops.conv1d(x, w, None, 1, "same", dilation, 2)
+
+
+def odd_strides(shape, device):
+    """Contiguous as torch sees it, with another stride on each dim of size 1."""
+    x = torch.randn(shape, device=device)
+    strides = [stride if size > 1 else stride + 5 for size, stride in zip(shape, x.stride(), strict=True)]
+    return x.as_strided(shape, strides)
+
+
+@pytest.mark.parametrize("shapes", [((2, 1, 9), (1, 1, 4)), ((12, 9), (1, 12, 3)), ((1, 12, 9), (10, 12, 1))], ids=str)
+def test_strides_are_those_of_a_new_tensor(device, shapes):
+    layouts = [lambda s: odd_strides(s, device), lambda s: torch.randn(*s, 2, device=device)[..., 0]]
+    layouts.append(lambda s: torch.randn(*s[:-2], s[-1], s[-2], device=device).transpose(-1, -2))
+    for of_x, of_w in itertools.product(layouts, repeat=2):
+        x, w = of_x(shapes[0]).requires_grad_(), of_w(shapes[1]).requires_grad_()
+        out = cudamem_ops.conv1d(x, w)
+        gradients = OPS.conv1d_backward(out.detach(), x.detach(), w.detach(), [1], [0], [1], 1, [True] * 3)
+        for t in (out, *gradients):
+            assert t.stride() == torch.empty(t.shape).stride()
+
+
+def test_backward_operator_is_differentiable_in_every_mode(device):
+    x, w = (
+        torch.randn(2, 4, 12, dtype=torch.float64, device=device),
+        torch.randn(6, 2, 3, dtype=torch.float64, device=device),
+    )
+    g = torch.randn(2, 6, 10, dtype=torch.float64, device=device)
+    arguments = ([1], [0], [1], 2)
+    ours = lambda *t: OPS.conv1d_backward(*t, *arguments, [True] * 3)  # noqa: E731
+    aten = lambda *t: torch.ops.aten.convolution_backward(*t, [6], *arguments[:3], False, [0], 2, [True] * 3)  # noqa: E731
+    tangents = tuple(torch.randn_like(t) for t in (g, x, w))
+    torch.testing.assert_close(torch.func.jvp(ours, (g, x, w), tangents), torch.func.jvp(aten, (g, x, w), tangents))
+    loss = lambda f: lambda *t: sum((o**2).sum() for o in f(*t))  # noqa: E731
+    for got, want in zip(*(torch.func.grad(loss(f), (0, 1, 2))(g, x, w) for f in (ours, aten)), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_second_derivatives_keep_their_precision_under_autocast(device):
+    tensors = [torch.randn(s, device=device) for s in ((2, 4, 12), (6, 2, 3), (6,))]
+
+    def second(conv, dtype, autocast):
+        leaves = [t.to(dtype).requires_grad_() for t in tensors]
+        y = conv(*leaves, 1, 0, 1, 2)
+        with torch.autocast(device, torch.bfloat16, enabled=autocast):
+            first = torch.autograd.grad(y.pow(3).sum(), leaves, create_graph=True)
+            return torch.autograd.grad(sum(g.pow(2).sum() for g in first), leaves)
+
+    exact = second(F.conv1d, torch.float64, False)
+    for got, want in zip(second(cudamem_ops.conv1d, torch.float32, True), exact, strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-4 * want.abs().max().item())
+
+
+@pytest.mark.parametrize(
+    ("grad_shape", "groups", "message"),
+    [((2, 6, 9), 2, r"grad_output of size \[2, 6, 10\]"), ((2, 6), 2, "but got"), ((2, 6, 10), 0, "groups=0")],
+)
+@pytest.mark.parametrize("where", ["cpu", "meta"])
+def test_backward_is_refused_on_meta_as_elsewhere(where, grad_shape, groups, message):
+    g, x, w = (torch.ones(s, device=where) for s in (grad_shape, (2, 4, 12), (6, 2, 3)))
+    with pytest.raises(RuntimeError, match=message):
+        OPS.conv1d_backward(g, x, w, [1], [0], [1], groups, [True] * 3)
+
+
 @pytest.mark.large(gib=24)
 @every_kernel
 @pytest.mark.parametrize("shape", [(1, 1, 2**31 + 77), (3, 1, 2**30), (2**25 + 3, 1, 64)], ids=str)

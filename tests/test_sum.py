@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from helpers import (
@@ -299,6 +300,7 @@ def test_a_dtype_without_a_sum(device, variant, dtype):
         ((2, 3), [1, 1], "dim 1 appears multiple times"),
         ((2, 3), [1, -1], "dim 1 appears multiple times"),
         ((), [0, -1], "dim 0 appears multiple times"),
+        ((2, 3), [-2, -2, -5], "Dimension out of range"),
         ((1,) * 65, [3], "up to 64 dims"),
     ],
     ids=str,
@@ -433,3 +435,28 @@ def test_gradient_of_an_empty_or_0_dim_input(device, shape):
     x = random_values(shape, torch.float32, device).requires_grad_()
     cudamem_ops.sum(x, -1).sum().backward()
     assert_same_bits(x.grad, torch.ones_like(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+def test_64_dims(device, dtype):
+    x = random_values((1,) * 61 + (2, 3, 4), dtype, device)
+    torch.testing.assert_close(cudamem_ops.sum(x), x.sum())
+    torch.testing.assert_close(cudamem_ops.sum(x, [0, 62, -1], True), x.sum([0, 62, -1], True))
+
+
+def test_a_dim_may_be_any_integer(device):
+    x = random_values((3, 4), torch.float32, device)
+    for dim in (np.int64(1), torch.tensor(-1)):
+        torch.testing.assert_close(cudamem_ops.sum(x, dim), x.sum(1))
+
+
+def test_atomic_floats_are_refused_where_determinism_is_asked_for(cuda):
+    x = torch.ones(10, device=cuda)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert cudamem_ops.sum(x) == 10
+        assert cudamem_ops.sum(x.int(), variant="atomic") == 10  # integers add up alike in any order
+        with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
+            cudamem_ops.sum(x, variant="atomic")
+    finally:
+        torch.use_deterministic_algorithms(False)

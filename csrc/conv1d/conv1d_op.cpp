@@ -8,6 +8,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/strides.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <array>
@@ -48,26 +49,36 @@ struct Window {
   }
 };
 
+// Checks the weight's own shape and the numbers, so that no product of theirs can overflow.
+void check_window(const Window& w, const Tensor& weight) {
+  TORCH_CHECK(weight.dim() == 3, "cudamem::conv1d: expected a 3D weight, but got weight of size ", weight.sym_sizes());
+  TORCH_SYM_CHECK(weight.sym_size(0).sym_gt(0).sym_and(weight.sym_size(2).sym_gt(0)),
+                  "cudamem::conv1d: expected weight to be at least 1 at dimensions 0 and 2, but got weight of size ",
+                  weight.sym_sizes());
+  TORCH_SYM_CHECK(w.stride.sym_gt(0), "cudamem::conv1d: non-positive stride is not supported, got stride=", w.stride);
+  TORCH_SYM_CHECK(w.padding.sym_ge(0), "cudamem::conv1d: negative padding is not supported, got padding=", w.padding);
+  TORCH_SYM_CHECK(w.dilation.sym_gt(0),
+                  "cudamem::conv1d: non-positive dilation is not supported, got dilation=", w.dilation);
+  TORCH_SYM_CHECK(w.groups.sym_gt(0), "cudamem::conv1d: non-positive groups is not supported, got groups=", w.groups);
+  constexpr int64_t kLimit = std::numeric_limits<int64_t>::max() / 4;
+  TORCH_SYM_CHECK(w.padding.sym_le(kLimit), "cudamem::conv1d: expected padding to be at most ", kLimit,
+                  ", but got padding=", w.padding);
+  TORCH_SYM_CHECK(w.dilation.sym_le(SymInt(kLimit) / weight.sym_size(2)),
+                  "cudamem::conv1d: expected dilation to be at most ", kLimit, " / ", weight.sym_size(2),
+                  ", but got dilation=", w.dilation);
+}
+
 // Checks everything that does not depend on data, in torch's words, and gives the sizes of the output.
 std::vector<SymInt> check_conv1d(const Tensor& input, const Tensor& weight, const Tensor& bias, const Window& w) {
   check_same_device("conv1d", {{"input", &input}, {"weight", &weight}, {"bias", &bias}});
   TORCH_CHECK(input.dim() == 2 || input.dim() == 3,
               "cudamem::conv1d: expected 2D (unbatched) or 3D (batched) input, but got input of size ",
               input.sym_sizes());
-  TORCH_CHECK(weight.dim() == 3, "cudamem::conv1d: expected a 3D weight, but got weight of size ", weight.sym_sizes());
+  check_window(w, weight);
   TORCH_CHECK(input.scalar_type() == weight.scalar_type(), "cudamem::conv1d: input type (", input.scalar_type(),
               ") and weight type (", weight.scalar_type(), ") should be the same");
-  TORCH_SYM_CHECK(w.stride.sym_gt(0), "cudamem::conv1d: non-positive stride is not supported, got stride=", w.stride);
-  TORCH_SYM_CHECK(w.padding.sym_ge(0), "cudamem::conv1d: negative padding is not supported, got padding=", w.padding);
-  TORCH_SYM_CHECK(w.dilation.sym_gt(0),
-                  "cudamem::conv1d: non-positive dilation is not supported, got dilation=", w.dilation);
-  TORCH_SYM_CHECK(w.groups.sym_gt(0), "cudamem::conv1d: non-positive groups is not supported, got groups=", w.groups);
-
   const SymInt out_channels = weight.sym_size(0), taps = weight.sym_size(2);
   const SymInt channels = input.sym_size(-2), length = input.sym_size(-1);
-  TORCH_SYM_CHECK(out_channels.sym_gt(0).sym_and(taps.sym_gt(0)),
-                  "cudamem::conv1d: expected weight to be at least 1 at dimensions 0 and 2, but got weight of size ",
-                  weight.sym_sizes());
   TORCH_SYM_CHECK((out_channels % w.groups).sym_eq(0), "cudamem::conv1d: given groups=", w.groups,
                   ", expected weight to be divisible by ", w.groups, " at dimension 0, but got weight of size ",
                   weight.sym_sizes());
@@ -84,11 +95,6 @@ std::vector<SymInt> check_conv1d(const Tensor& input, const Tensor& weight, cons
                 ") and bias type (", bias.scalar_type(), ") should be the same");
   }
 
-  constexpr int64_t kLimit = std::numeric_limits<int64_t>::max() / 4;
-  TORCH_SYM_CHECK(w.padding.sym_le(kLimit), "cudamem::conv1d: expected padding to be at most ", kLimit,
-                  ", but got padding=", w.padding);
-  TORCH_SYM_CHECK(w.dilation.sym_le(SymInt(kLimit) / taps), "cudamem::conv1d: expected dilation to be at most ", kLimit,
-                  " / ", taps, ", but got dilation=", w.dilation);
   const SymInt padded = length + w.padding * 2;
   const SymInt reach = w.dilation * (taps - 1) + 1;
   TORCH_SYM_CHECK(padded.sym_ge(reach), "cudamem::conv1d: calculated padded input size per channel: (", padded,
@@ -100,25 +106,31 @@ std::vector<SymInt> check_conv1d(const Tensor& input, const Tensor& weight, cons
   return sizes;
 }
 
-// No input element contributes: the output is the bias.
-Tensor conv1d_of_nothing(const Tensor& input, const Tensor& bias, SymIntArrayRef sizes) {
-  Tensor out = at::zeros_symint(sizes, input.options());
-  return bias.defined() ? out.add_(bias.unsqueeze(-1)) : out;
+// Contiguous with the strides that a new tensor has: ATen's channels-last convolutions leave others on dims of size 1.
+Tensor with_plain_strides(const Tensor& fresh) {
+  const Tensor dense = fresh.contiguous();
+  const auto strides = c10::contiguous_strides(dense.sizes());
+  if (dense.strides() != at::IntArrayRef(strides)) dense.as_strided_(dense.sizes(), strides);
+  return dense;
 }
 
-// ATen's own operators: the CPU kernel, the path of what no kernel here takes, and the formula for transforms that
-// differentiate through it.
+// ATen's own operators, with the checks of ours: the formula for transforms that differentiate through it, and for
+// vmap. Where no input element contributes, the output is the bias.
 Tensor conv1d_aten(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, SymIntArrayRef stride,
                    SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups) {
+  const Tensor bias_tensor = bias.value_or(Tensor());
+  const auto sizes = check_conv1d(input, weight, bias_tensor, {stride, padding, dilation, groups});
+  if (input.sym_numel() == 0) {
+    const Tensor zeros = at::zeros_symint(sizes, input.options());
+    return bias_tensor.defined() ? zeros + bias_tensor.unsqueeze(-1) : zeros;
+  }
   return at::conv1d_symint(input, weight, bias, stride, padding, dilation, std::move(groups)).contiguous();
 }
 
 Tensor conv1d_cpu(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, SymIntArrayRef stride,
                   SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups, Variant variant) {
   check_variant(variant);
-  const auto sizes = check_conv1d(input, weight, bias.value_or(Tensor()), {stride, padding, dilation, groups});
-  if (input.numel() == 0) return conv1d_of_nothing(input, bias.value_or(Tensor()), sizes);
-  return conv1d_aten(input, weight, bias, stride, padding, dilation, groups);
+  return with_plain_strides(conv1d_aten(input, weight, bias, stride, padding, dilation, std::move(groups)));
 }
 
 Tensor conv1d_meta(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, SymIntArrayRef stride,
@@ -143,7 +155,7 @@ Tensor conv1d_cuda(const Tensor& input, const Tensor& weight, const OptionalTens
   const Window window(stride, padding, dilation, groups);
   const auto sym_sizes = check_conv1d(input, weight, bias.value_or(Tensor()), window);
   const c10::DeviceGuard guard(input.device());
-  if (input.numel() == 0) return conv1d_of_nothing(input, bias.value_or(Tensor()), sym_sizes);
+  if (input.numel() == 0) return conv1d_aten(input, weight, bias, stride, padding, dilation, groups);
 
   const auto sizes = C10_AS_INTARRAYREF_SLOW(sym_sizes);
   const bool batched = input.dim() == 3;
@@ -170,7 +182,7 @@ Tensor conv1d_cuda(const Tensor& input, const Tensor& weight, const OptionalTens
                                 "' takes float16, bfloat16, float32 "
                                 "and float64, but got ",
                                 input.scalar_type());
-    return conv1d_aten(input, weight, bias, stride, padding, dilation, groups);
+    return with_plain_strides(at::conv1d_symint(input, weight, bias, stride, padding, dilation, groups));
   }
   const cudaStream_t stream = current_stream(input.device());
   auto chosen = Conv1dVariant::kConstant;
@@ -194,40 +206,62 @@ Tensor conv1d_cuda(const Tensor& input, const Tensor& weight, const OptionalTens
 }
 #endif
 
-// The gradients that output_mask asks for; the others are undefined tensors. ATen computes them.
-Gradients conv1d_backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight, SymIntArrayRef stride,
-                          SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups,
-                          std::array<bool, 3> output_mask) {
-  const auto sizes = check_conv1d(input, weight, {}, {stride, padding, dilation, groups});
+void check_conv1d_backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight, const Window& window) {
   check_same_device("conv1d_backward", {{"grad_output", &grad_output}, {"input", &input}, {"weight", &weight}});
-  TORCH_CHECK(grad_output.sym_sizes() == SymIntArrayRef(sizes),
-              "cudamem::conv1d_backward: expected grad_output of size ", SymIntArrayRef(sizes), ", but got ",
-              grad_output.sym_sizes());
+  const auto sizes = check_conv1d(input, weight, {}, window);
+  const auto fits = [&] {
+    c10::SymBool same = grad_output.dim() == static_cast<int64_t>(sizes.size());
+    for (size_t d = 0; d < sizes.size() && grad_output.dim() == static_cast<int64_t>(sizes.size()); ++d) {
+      same = same.sym_and(grad_output.sym_size(static_cast<int64_t>(d)).sym_eq(sizes[d]));
+    }
+    return same;
+  };
+  TORCH_SYM_CHECK(fits(), "cudamem::conv1d_backward: expected grad_output of size ", SymIntArrayRef(sizes),
+                  ", but got ", grad_output.sym_sizes());
   TORCH_CHECK(grad_output.scalar_type() == input.scalar_type(), "cudamem::conv1d_backward: grad_output type (",
               grad_output.scalar_type(), ") and input type (", input.scalar_type(), ") should be the same");
-  const c10::DeviceGuard guard(input.device());
-  const bool batched = input.dim() == 3;
+}
+
+// The gradients that output_mask asks for; the others are undefined tensors. By ATen's operators, so that transforms
+// can differentiate through it.
+Gradients conv1d_backward_aten(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
+                               SymIntArrayRef stride, SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups,
+                               std::array<bool, 3> output_mask) {
+  check_conv1d_backward(grad_output, input, weight, {stride, padding, dilation, groups});
   Gradients grads;
   auto& [grad_input, grad_weight, grad_bias] = grads;
-  if (input.numel() == 0) {
+  if (input.sym_numel() == 0) {
     if (output_mask[0]) grad_input = at::zeros_symint(input.sym_sizes(), input.options());
     if (output_mask[1]) grad_weight = at::zeros_symint(weight.sym_sizes(), weight.options());
     if (output_mask[2]) grad_bias = grad_output.movedim(-2, 0).flatten(1).sum(1);
     return grads;
   }
+  const bool batched = input.dim() == 3;
   const auto with_batch = [&](const Tensor& t) { return batched ? t : t.unsqueeze(0); };
   const std::vector<SymInt> bias_sizes = {weight.sym_size(0)}, output_padding = {0};
   grads = at::convolution_backward_symint(with_batch(grad_output), with_batch(input), weight,
                                           SymIntArrayRef(bias_sizes), stride, padding, dilation, /*transposed=*/false,
                                           output_padding, std::move(groups), output_mask);
-  if (output_mask[0]) grad_input = (batched ? grad_input : grad_input.squeeze(0)).contiguous();
-  if (output_mask[1]) grad_weight = grad_weight.contiguous();
+  if (output_mask[0] && !batched) grad_input = grad_input.squeeze(0);
   return grads;
 }
 
-Gradients conv1d_backward_meta(const Tensor& grad_output, const Tensor& input, const Tensor& weight, SymIntArrayRef,
-                               SymIntArrayRef, SymIntArrayRef, SymInt, std::array<bool, 3> output_mask) {
-  check_same_device("conv1d_backward", {{"grad_output", &grad_output}, {"input", &input}, {"weight", &weight}});
+Gradients conv1d_backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight, SymIntArrayRef stride,
+                          SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups,
+                          std::array<bool, 3> output_mask) {
+  const c10::DeviceGuard guard(input.device());
+  Gradients grads =
+      conv1d_backward_aten(grad_output, input, weight, stride, padding, dilation, std::move(groups), output_mask);
+  auto& [grad_input, grad_weight, grad_bias] = grads;
+  if (output_mask[0]) grad_input = with_plain_strides(grad_input);
+  if (output_mask[1]) grad_weight = with_plain_strides(grad_weight);
+  return grads;
+}
+
+Gradients conv1d_backward_meta(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
+                               SymIntArrayRef stride, SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups,
+                               std::array<bool, 3> output_mask) {
+  check_conv1d_backward(grad_output, input, weight, {stride, padding, dilation, std::move(groups)});
   Gradients grads;
   if (output_mask[0]) std::get<0>(grads) = at::empty_symint(input.sym_sizes(), input.options());
   if (output_mask[1]) std::get<1>(grads) = at::empty_symint(weight.sym_sizes(), weight.options());
@@ -320,6 +354,8 @@ struct Conv1dBackwardFunction : torch::autograd::Function<Conv1dBackwardFunction
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& grads) {
+    // A convolution here is part of a gradient: an autocast region around it does not lower its precision.
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const auto saved = ctx->get_saved_variables();
     const Tensor &grad_output = saved[0], &input = saved[1], &weight = saved[2];
     const c10::List<bool> output_mask = ctx->saved_data["output_mask"].toBoolList();
@@ -363,7 +399,6 @@ Tensor conv1d_autograd(const Tensor& input, const Tensor& weight, const Optional
   const bool complex = differentiates && input.is_complex() && input.sym_numel() != 0;
   if (complex || needs_composite({&input, &weight, &bias_tensor})) {
     check_variant(variant);
-    check_conv1d(input, weight, bias_tensor, {stride, padding, dilation, groups});
     return conv1d_aten(input, weight, bias, stride, padding, dilation, groups);
   }
   if (differentiates) {
@@ -376,6 +411,9 @@ Tensor conv1d_autograd(const Tensor& input, const Tensor& weight, const Optional
 Gradients conv1d_backward_autograd(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
                                    SymIntArrayRef stride, SymIntArrayRef padding, SymIntArrayRef dilation,
                                    SymInt groups, std::array<bool, 3> output_mask) {
+  if (needs_composite({&grad_output, &input, &weight})) {
+    return conv1d_backward_aten(grad_output, input, weight, stride, padding, dilation, groups, output_mask);
+  }
   const bool differentiates =
       at::GradMode::is_enabled() && (grad_output.requires_grad() || input.requires_grad() || weight.requires_grad());
   if (differentiates) {
@@ -411,9 +449,9 @@ Tensor conv1d_padding(const Tensor& input, const Tensor& weight, const OptionalT
     return conv1d_dispatch(input, weight, bias, stride, {SymInt(0)}, dilation, groups, {});
   }
   const Window w(stride, {SymInt(0)}, dilation, groups);
+  check_window(w, weight);
   TORCH_CHECK(w.stride == 1,
               "cudamem::conv1d: padding='same' is not supported for strided convolutions, got stride=", w.stride);
-  TORCH_CHECK(weight.dim() == 3, "cudamem::conv1d: expected a 3D weight, but got weight of size ", weight.sym_sizes());
   const SymInt total = w.dilation * (weight.sym_size(2) - 1);
   const SymInt left = total / 2;
   const SymInt extra = total - left * 2;

@@ -1,4 +1,5 @@
 // torch.ops.cudamem.sum: torch.sum, in fresh memory.
+#include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
@@ -36,10 +37,11 @@ std::bitset<kMaxDims> reduced_dims(const Tensor& self, Dims dim) {
               " dims are supported, but got ", self.dim());
   std::bitset<kMaxDims> reduced;
   if (!dim || dim->empty()) return reduced.set();
-  for (const int64_t d : *dim) {
-    const int64_t wrapped = c10::maybe_wrap_dim(d, self.dim());
-    TORCH_CHECK(!reduced[wrapped], "cudamem::sum: dim ", wrapped, " appears multiple times in the list of dims");
-    reduced.set(wrapped);
+  std::vector<int64_t> wrapped;
+  for (const int64_t d : *dim) wrapped.push_back(c10::maybe_wrap_dim(d, self.dim()));
+  for (const int64_t d : wrapped) {
+    TORCH_CHECK(!reduced[d], "cudamem::sum: dim ", d, " appears multiple times in the list of dims");
+    reduced.set(d);
   }
   return reduced;
 }
@@ -91,7 +93,7 @@ SumVariant best_variant(const SumProblem& p) {
 }
 
 // Passes until one value is left for each output. `out` is contiguous, of a type that has a kernel for self's.
-void sum_into(const Tensor& out, const Tensor& self, const std::bitset<kMaxDims>& reduced, Variant variant) {
+void sum_into(const Tensor& out, const Tensor& self, const std::bitset<kMaxDims + 1>& reduced, Variant variant) {
   SumProblem p;
   p.num_outputs = out.numel();
   p.num_reduced = self.numel() / out.numel();
@@ -150,13 +152,17 @@ Tensor sum_cuda(const Tensor& self, Dims dim, bool keepdim, Dtype dtype, Variant
   const c10::DeviceGuard guard(self.device());
   const auto sizes = output_sizes(self.sizes(), reduced, keepdim);
   const auto options = self.options();
+  const std::bitset<kMaxDims + 1> of_input(reduced.to_ullong());  // one more: view_as_real adds a dim
+  if (variant == "atomic" && !at::isIntegralType(out_dtype, /*includeBool=*/true)) {
+    at::globalContext().alertNotDeterministic("cudamem::sum with variant 'atomic'");
+  }
 
   if (at::isComplexType(out_dtype)) {  // two sums, of the real and of the imaginary parts, which lie side by side
     Tensor out = at::empty(sizes, options.dtype(out_dtype));
     if (self.numel() == 0) return out.zero_();
-    auto parts_reduced = reduced;
-    parts_reduced.reset(self.dim());
-    sum_into(at::view_as_real(out), at::view_as_real(self.to(out_dtype)), parts_reduced, variant);
+    auto of_parts = of_input;
+    of_parts.reset(self.dim());
+    sum_into(at::view_as_real(out), at::view_as_real(self.to(out_dtype)), of_parts, variant);
     return out;
   }
   // Each element is cast before it is added, but for one case where the cast can wait until after the sum: integers
@@ -177,7 +183,7 @@ Tensor sum_cuda(const Tensor& self, Dims dim, bool keepdim, Dtype dtype, Variant
   if (self.numel() == 0) {
     out.zero_();
   } else {
-    sum_into(out, input, reduced, variant);
+    sum_into(out, input, of_input, variant);
   }
   return out.to(out_dtype);
 }

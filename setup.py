@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 from tools.cuda_toolkit import find_toolkit, nvcc_version, supported_architectures  # noqa: E402
 
 GENERATED = ROOT / "build" / "generated"
-REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps ."
+REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps -e ."
 
 
 def wanted_toolkit() -> tuple[Path | None, str]:

@@ -345,7 +345,7 @@ class GpuTimer:
 
     def __init__(self) -> None:
         self.device = torch.device("cuda", torch.cuda.current_device())
-        self.stream = torch.cuda.Stream(self.device)  # the default stream can not be captured
+        self.stream = torch.cuda.Stream(self.device)  # the default stream cannot be captured
         self.generator = torch.Generator(self.device).manual_seed(0)
         self.source = torch.empty(0, dtype=torch.uint8, device=self.device)
         self.target = self.source

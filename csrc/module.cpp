@@ -31,8 +31,9 @@ void check(cudaError_t error, const std::string& what) {
 
 py::list kernels() {
   int device = 0, max_threads = 0;
-  check(cudaGetDevice(&device), "no CUDA device to ask");
-  check(cudaDeviceGetAttribute(&max_threads, cudaDevAttrMaxThreadsPerMultiProcessor, device), "no CUDA device to ask");
+  check(cudaGetDevice(&device), "no CUDA device can be used here");
+  check(cudaDeviceGetAttribute(&max_threads, cudaDevAttrMaxThreadsPerMultiProcessor, device),
+        "no CUDA device can be used here");
   py::list result;
   for (const auto& room : {cudamem::transpose_kernels(), cudamem::sum_kernels(), cudamem::conv1d_kernels()}) {
     for (const cudamem::KernelEntry& kernel : room) {

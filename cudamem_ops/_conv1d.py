@@ -38,7 +38,7 @@ def conv1d(
         groups: into how many groups the channels are split; ``C_in`` for a depthwise bank.
         variant: on CUDA, where the kernel reads the coefficients: "global" (ordinary loads), "readonly" (``__ldg``),
             "shared" (staged in shared memory) or "constant" (``__constant__`` memory). "constant" takes weights of up
-            to 65,536 bytes and can not be captured into a CUDA graph; the others take everything. Not with a padding
+            to 65,536 bytes and cannot be captured into a CUDA graph; the others take everything. Not with a padding
             in words. On the CPU the name is checked and ATen runs.
 
     By default, on CUDA, a small bank takes "constant": one channel per group (a single filter, a depthwise bank), or up
@@ -56,7 +56,7 @@ def conv1d(
     Raises:
         RuntimeError: shapes, dtypes or devices do not fit together (named, with what was received); stride, dilation
             or groups below 1; negative padding; a kernel longer than the padded input; an unknown variant, or one that
-            can not be used here; the GPU's architecture was not built.
+            cannot be used here; the GPU's architecture was not built.
         NotImplementedError: a variant was named for a dtype that has no kernel.
 
     Example:

@@ -18,13 +18,14 @@ def _check_build(info_file: Path) -> None:
     """The library holds to the C++ interface of the torch minor that it was built for."""
     if not info_file.exists():
         raise ImportError(
-            f"cudamem_ops is not built: {info_file} is missing. Build it with `pip install --no-build-isolation .`"
+            f"cudamem_ops is not built here: {info_file} is missing. Build these sources in place with `pip install "
+            "--no-build-isolation -e .`; an installed cudamem_ops is found from any other folder."
         )
     built = json.loads(info_file.read_text())
     if _minor(built["torch"]) != _minor(torch.__version__):
         raise ImportError(
             f"cudamem_ops was built for torch {_minor(built['torch'])} (by {built['torch']}), but this is torch "
-            f"{torch.__version__}. Rebuild it from its sources: {built['rebuild']}"
+            f"{torch.__version__}. Rebuild it, in its sources: {built['rebuild']}"
         )
 
 

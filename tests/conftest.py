@@ -3,6 +3,7 @@
 import os
 import secrets
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +19,10 @@ def pytest_report_header() -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line for all tests that were skipped for the same reason; and how to repeat a failed run."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    for reason, count in Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped).most_common():
+        terminalreporter.write_line(f"skipped {count}: {reason}")
     if terminalreporter.stats.get("failed"):
         terminalreporter.write_line(f"To repeat this run's random data: {SEED_VARIABLE}={RUN_SEED}")
 

@@ -107,7 +107,7 @@ def test_patch_release_and_local_build_of_the_same_minor_are_accepted(tmp_path):
 
 def test_unbuilt_sources_say_how_to_build(sources):
     result = python(f"import sys; sys.path.insert(0, {str(sources)!r}); import cudamem_ops")
-    assert "ImportError: cudamem_ops is not built" in result.stderr
+    assert "ImportError: cudamem_ops is not built here" in result.stderr
 
 
 def test_cuda_required_without_nvcc_is_a_clear_error(sources):

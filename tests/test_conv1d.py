@@ -146,7 +146,7 @@ def test_filters_around_the_size_of_constant_memory(device, variant, dtype, beyo
     taps = BANK_BYTES // dtype.itemsize + beyond
     x, w = random_values((2, 1, taps + 7), dtype, device), random_bank((1, 1, taps), dtype, device)
     if variant == "constant" and beyond > 0:
-        with pytest.raises(RuntimeError, match=r"variant 'constant' can not be used here: .* 65,536 bytes"):
+        with pytest.raises(RuntimeError, match=r"variant 'constant' cannot be used here: .* 65,536 bytes"):
             cudamem_ops.conv1d(x, w, variant=variant)
     else:
         check(x, w, variant=variant)
@@ -736,7 +736,7 @@ def test_constant_is_refused_during_capture(cuda):
 
     graph, out = capture(attempt)
     assert len(refused) == 1  # not in the warm-up
-    assert "variant 'constant' can not be used here" in refused[0]
+    assert "variant 'constant' cannot be used here" in refused[0]
     assert "captured" in refused[0]
     graph.replay()
     torch.cuda.synchronize()

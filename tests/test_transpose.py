@@ -36,7 +36,7 @@ SMALL_TYPES = [
     torch.bits16,
 ]
 ALL_TYPES = [*INTEGERS, *WIDE_UNSIGNED, *FLOATS, torch.complex32, *COMPLEX, *SMALL_TYPES]
-UNPOISONED = SMALL_TYPES[1:]  # torch can not fill them
+UNPOISONED = SMALL_TYPES[1:]  # torch cannot fill them
 BY_ELEMENT_BYTES = {1: torch.uint8, 2: torch.float16, 4: torch.float32, 8: torch.float64, 16: torch.complex128}
 EDGES = [1, 2, 15, 16, 17, 31, 32, 33, 63, 65, 100, 200]
 

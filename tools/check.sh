@@ -3,9 +3,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
+PATH="$("$python" -c 'import sysconfig; print(sysconfig.get_path("scripts"))'):$PATH"
 
-"$python" -m clang_format --version >/dev/null 2>&1 && format="$python -m clang_format" || format=clang-format
-find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' | xargs $format --dry-run -Werror
+find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' | xargs clang-format --dry-run -Werror
 "$python" -m ruff check .
 "$python" -m ruff format --check .
 "$python" -m mypy

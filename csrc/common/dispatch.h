@@ -29,7 +29,7 @@ int variant_index(const char* op, const char* const (&names)[n], std::string_vie
 // Refuses tensors on different devices, naming each. An undefined tensor (an optional that is absent) is skipped.
 void check_same_device(const char* op, std::initializer_list<std::pair<const char*, const at::Tensor*>> tensors);
 
-// True inside torch.func transforms and under forward-mode AD, where a C++ autograd::Function can not run: the
+// True inside torch.func transforms and under forward-mode AD, where a C++ autograd::Function cannot run: the
 // Autograd kernels then compute with ATen's differentiable operators instead.
 bool needs_composite(std::initializer_list<const at::Tensor*> tensors);
 

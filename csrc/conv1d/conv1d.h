@@ -25,7 +25,7 @@ struct Conv1dProblem {
 };
 
 #ifndef CUDAMEM_CPU_ONLY
-// Why `variant` can not run here, or null where it can.
+// Why `variant` cannot run here, or null where it can.
 const char* conv1d_illegal(Conv1dVariant variant, int64_t weight_bytes, cudaStream_t stream);
 
 cudaError_t launch_conv1d(Conv1dVariant variant, const Conv1dProblem& problem, cudaStream_t stream);

@@ -189,7 +189,7 @@ Tensor conv1d_cuda(const Tensor& input, const Tensor& weight, const OptionalTens
   if (variant) {
     chosen = static_cast<Conv1dVariant>(variant_index("conv1d", kConv1dVariants, *variant));
     const char* why = conv1d_illegal(chosen, p.weight_bytes, stream);
-    TORCH_CHECK(why == nullptr, "cudamem::conv1d: variant '", *variant, "' can not be used here: ", why);
+    TORCH_CHECK(why == nullptr, "cudamem::conv1d: variant '", *variant, "' cannot be used here: ", why);
   } else if (conv1d_illegal(chosen, p.weight_bytes, stream) != nullptr) {
     chosen = Conv1dVariant::kGlobal;
   }

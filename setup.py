@@ -130,14 +130,20 @@ def extension() -> tuple[Extension, dict[str, Any]]:
 MODULE, INFO = extension()
 
 
+def commit() -> str | None:
+    if not (ROOT / ".git").exists():
+        return None
+    asked = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return asked.stdout.strip() or None
+
+
 class BuildExtension(cpp_extension.BuildExtension):
     """Leaves build_info.json beside the library, to be read before the library is loaded."""
 
     def _write_info(self) -> None:
         library = Path(self.get_ext_fullpath(MODULE.name))
-        write_if_changed(
-            library.with_name("build_info.json"), json.dumps({**INFO, "rebuild": REBUILD}, indent=2) + "\n"
-        )
+        info = {**INFO, "rebuild": REBUILD, "commit": commit()}  # the commit would compile the library anew each time
+        write_if_changed(library.with_name("build_info.json"), json.dumps(info, indent=2) + "\n")
 
     def build_extensions(self) -> None:
         super().build_extensions()

@@ -30,7 +30,6 @@ from benchmarks.harness import (
     Row,
     Timer,
     best_peer,
-    case_key,
     case_name,
     describe_run,
     failed,
@@ -74,7 +73,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--op", type=names(BENCHMARKS), default=list(BENCHMARKS), help="operators, by commas")
+    parser.add_argument(
+        "--op", type=names(BENCHMARKS), default=list(BENCHMARKS), help=f"of {','.join(BENCHMARKS)} (default: all)"
+    )
     parser.add_argument("--dtype", type=dtypes, help="only these, by commas; with --shape, the dtypes of that case")
     parser.add_argument("--shape", type=sizes, help="one case of your own: the input's shape, such as 4194304x64")
     own = parser.add_argument_group("arguments of a case of your own")
@@ -87,7 +88,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="a few cases of each operator")
     parser.add_argument("--device", choices=["cpu"], help="the CPU even where there is a GPU")
     parser.add_argument("--peers", type=names(PEERS), help=f"of {','.join(PEERS)} (default: all; on the CPU torch)")
-    parser.add_argument("--out", type=Path, help="folder of the results (default: build/benchmarks/<gpu>)")
+    parser.add_argument(
+        "--out", type=Path, help="folder of the results (default: build/benchmarks/<gpu>; <gpu>-own with --shape)"
+    )
     parser.add_argument("--baseline", type=Path, help="an earlier result file, or folder of them, to compare with")
     parser.add_argument("--fail-on-regress", action="store_true", help="exit status 1 where --baseline was faster")
     return parser
@@ -166,16 +169,22 @@ class Progress:
             print(line, flush=True)
 
 
+def direction_name(row: Row) -> str:
+    """The direction; of host cost also whether a gradient is recorded."""
+    return row["direction"] + {True: " with grad", False: " without grad"}.get(row.get("requires_grad"), "")
+
+
 def summary(rows: Sequence[Row], seconds: float) -> str:
     parts = []
-    for key, providers in index(rows).items():
+    for providers in index(rows).values():
         ours = providers.get("cudamem", {})
+        direction = direction_name(next(iter(providers.values())))
         if not ours.get("kernel_us"):
             host = ours.get("host_us")
-            parts.append(f"{key[-1]}: " + (f"host {host} us" if host else f"NOT TIMED ({ours.get('note')})"))
+            parts.append(f"{direction}: " + (f"host {host} us" if host else f"NOT TIMED ({ours.get('note')})"))
             continue
         copy, peer = providers.get("memcpy", {}).get("kernel_us"), best_peer(providers)
-        text = f"{key[-1]}: {ours['kernel_us']} us"
+        text = f"{direction}: {ours['kernel_us']} us"
         if copy:
             text += f", {copy / ours['kernel_us']:.3f} of the copy"
         if peer:
@@ -185,31 +194,33 @@ def summary(rows: Sequence[Row], seconds: float) -> str:
 
 
 def table_lines(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    header = ["case", "direction", "provider", "kernel us", "spread", "eager us", "host us", "GB/s", "of copy", "error"]
+    """Case by case: a line with its name alone, then one for each provider. Host cost comes last."""
+    header = ["", "us", "spread", "eager us", "GB/s", "of copy", "error"]
     lines = []
     groups = index(rows)
-    for row in rows:
-        copy = groups[case_key(row)].get("memcpy", {}).get("kernel_us")
-        us = row["kernel_us"]
-        measured = us or row["host_us"]
-        lines.append(
-            [
-                case_name(row),
-                row["direction"] + (" with grad" if row.get("requires_grad") else ""),
-                row["provider"],
-                number(us) if measured else f"({row['note']})",
-                number(row["spread_us"], 3),
-                number(row["eager_us"]),
-                number(row["host_us"]),
-                number(row["bytes_moved"] / us / 1e3) if us and row["bytes_moved"] else "-",
-                f"{copy / us:.3f}" if copy and us else "-",
-                "-" if row["max_rel_error"] is None else f"{row['max_rel_error']:.1e}",
-            ]
-        )
+    for providers in sorted(groups.values(), key=lambda group: any(row["host_us"] for row in group.values())):
+        first = next(iter(providers.values()))
+        title = f"{case_name(first)}, {direction_name(first)}"
+        lines.append([title + (", time of the host" if first["host_us"] else ""), *[""] * (len(header) - 1)])
+        copy = providers.get("memcpy", {}).get("kernel_us")
+        for name, row in providers.items():
+            us = row["kernel_us"]
+            measured = us or row["host_us"]
+            lines.append(
+                [
+                    f"  {name}" + ("" if measured else f" ({row['note']})"),
+                    number(measured),
+                    number(row["spread_us"], 3),
+                    number(row["eager_us"]),
+                    number(row["bytes_moved"] / us / 1e3) if us and row["bytes_moved"] else "-",
+                    f"{copy / us:.3f}" if copy and us else "-",
+                    "-" if row["max_rel_error"] is None else f"{row['max_rel_error']:.0e}",
+                ]
+            )
     return header, lines
 
 
-def print_table(title: str, header: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+def print_table(title: str, header: Sequence[str], lines: Sequence[Sequence[str]], text_columns: int) -> None:
     try:
         from rich.console import Console
         from rich.table import Table
@@ -221,7 +232,7 @@ def print_table(title: str, header: Sequence[str], lines: Sequence[Sequence[str]
         console = Console(width=200)
     table = Table(title=title, title_justify="left")
     for i, name in enumerate(header):
-        table.add_column(name, justify="left" if i < 3 else "right", overflow="fold")
+        table.add_column(name, justify="left" if i < text_columns else "right", overflow="fold")
     for line in lines:
         table.add_row(*(cell.replace("[", r"\[") for cell in line))
     console.print(table)
@@ -290,11 +301,17 @@ def compare(earlier: Mapping[Any, Row], rows: Sequence[Row]) -> list[list[str]]:
 
 
 def run(
-    benchmark: Benchmark, cases: Sequence[Case], timer: Timer, peers: Sequence[str], out: Path | None, show: Progress
+    benchmark: Benchmark,
+    cases: Sequence[Case],
+    timer: Timer,
+    peers: Sequence[str],
+    out: Path | None,
+    show: Progress,
+    own: bool,
 ) -> Any:
     """Runs one operator's cases; the result file is complete after each of them."""
     meta = describe_run(benchmark, timer)
-    folder = out or ROOT / "build" / "benchmarks" / result_folder(meta)
+    folder = out or ROOT / "build" / "benchmarks" / (result_folder(meta) + ("-own" if own else ""))
     rows: list[Row] = []
     start = time.perf_counter()
     for case in (None, *cases):
@@ -337,14 +354,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     status, results, folder = 0, [], Path()
     with timer.active(), Progress(sum(len(cases) + 1 for cases in chosen.values())).running() as show:
         for op, cases in chosen.items():
-            folder, result = run(BENCHMARKS[op], cases, timer, peers, options.out, show)
+            folder, result = run(BENCHMARKS[op], cases, timer, peers, options.out, show, own=bool(options.shape))
             results.append(result)
     for op, result in zip(chosen, results, strict=True):
         title = f"{op} on {result['meta']['gpu'] or result['meta']['cpu']}: {result['meta']['figures']}"
-        print_table(title, *table_lines(result["rows"]))
+        print_table(title, *table_lines(result["rows"]), text_columns=1)
         if options.baseline:
             lines = compare(earlier, result["rows"])
-            print_table(f"{op}, now / {options.baseline}", ["case", "provider", "of", "was", "is", "ratio", ""], lines)
+            header = ["case", "provider", "of", "was", "is", "ratio", ""]
+            print_table(f"{op}, now / {options.baseline}", header, lines, text_columns=3)
             slower = [line for line in lines if line[-1] == "SLOWER" and line[1].startswith("cudamem")]
             print(f"{op}: {len(lines)} rows compared, {len(slower)} of cudamem's slower by more than the spread")
             status |= bool(slower and options.fail_on_regress)

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -898,6 +899,12 @@ def _cpu_name() -> str:
         return platform.processor() or platform.machine()
 
 
+def _commit() -> str | None:
+    """Of the sources; where they are no git repository, of those that the library was built from."""
+    built = Path(cudamem_ops.__file__).with_name("build_info.json")
+    return _output_of("git", "rev-parse", "HEAD") or json.loads(built.read_text()).get("commit")
+
+
 def describe_run(benchmark: Benchmark, timer: Timer) -> dict[str, Any]:
     """The `meta` of a result file. What is not known is None."""
     on_gpu = timer.on_gpu
@@ -912,7 +919,7 @@ def describe_run(benchmark: Benchmark, timer: Timer) -> dict[str, Any]:
         "cudnn": torch.backends.cudnn.version() if on_gpu else None,
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "commit": _output_of("git", "rev-parse", "HEAD"),
+        "commit": _commit(),
         "dirty": bool(status) if status is not None else None,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "kernel_fingerprint": kernel_fingerprint(benchmark.name),

@@ -1,12 +1,12 @@
 """The GPU memory hierarchy's classic techniques as PyTorch operators.
 
-Importing it registers ``torch.ops.cudamem.transpose``, ``.sum`` and ``.conv1d``; the functions here are the same
-operators with documentation. Importing never initialises CUDA.
+Importing it registers ``torch.ops.cudamem.transpose``, ``.transpose_``, ``.sum`` and ``.conv1d``; the functions here
+are the same operators with documentation. Importing never initialises CUDA.
 """
 
 from cudamem_ops._conv1d import conv1d
 from cudamem_ops._load import build_info, kernels, variants
 from cudamem_ops._sum import sum
-from cudamem_ops._transpose import transpose
+from cudamem_ops._transpose import transpose, transpose_
 
-__all__ = ["build_info", "conv1d", "kernels", "sum", "transpose", "variants"]
+__all__ = ["build_info", "conv1d", "kernels", "sum", "transpose", "transpose_", "variants"]

@@ -13,7 +13,16 @@ import pytest
 import torch
 import torch._dynamo.testing
 import torch.nn.functional as F
-from helpers import GRAD_LAYOUTS, HALVES, OPS, assert_fresh, assert_same_bits, each_variant, random_values
+from helpers import (
+    GRAD_LAYOUTS,
+    HALVES,
+    OPS,
+    assert_fresh,
+    assert_same_bits,
+    each_variant,
+    random_values,
+    total_variants,
+)
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
@@ -91,7 +100,7 @@ for overload, base in {
     "conv1d.variant_int": CALLS["conv1d.int"],
 }.items():
     op, name = overload.split(".")
-    for variant in cudamem_ops.variants()[op]:
+    for variant in total_variants(op):
         bound_op = partial(getattr(getattr(OPS, op), name), variant=variant)
         CALLS[f"{overload} {variant}"] = base._replace(op=bound_op)
 

@@ -33,7 +33,7 @@ def test_room_has_all_its_siblings(room):
     assert callable(getattr(cudamem_ops, room))
 
 
-@pytest.mark.parametrize("name", ["transpose", "sum", "conv1d"])
+@pytest.mark.parametrize("name", ["transpose", "transpose_", "sum", "conv1d"])
 def test_docstring_example_prints_what_it_says(name):
     import doctest
 

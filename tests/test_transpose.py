@@ -1,6 +1,9 @@
 """transpose: x.transpose(dim0, dim1).contiguous(), bit for bit, in fresh memory."""
 
 import itertools
+import math
+import random
+import re
 from contextlib import nullcontext
 
 import pytest
@@ -58,6 +61,100 @@ def check(x, dim0=-2, dim1=-1, variant=None):
 def test_every_rectangle(device, variant, element_bytes):
     for rows, cols in itertools.product(EDGES, EDGES):
         check(random_bits((rows, cols), BY_ELEMENT_BYTES[element_bytes], device), variant=variant)
+
+
+# Shapes and dims by what they ask for: each kernel has its own.
+SITUATIONS = {
+    "multiples of 16 bytes": [((64, 64), 0, 1), ((208, 400), 0, 1), ((3, 272, 48), 1, 2), ((1000, 16, 32), 1, 2)],
+    "one row of blocks": [((16, 4096), 0, 1), ((4096, 16), 0, 1), ((5, 32, 1040), 1, 2), ((1040, 32), 0, 1)],
+    "swizzled, planes in two dims": [((3, 64, 5, 32), 1, 3), ((2, 32, 3, 2, 64), 1, 4), ((64, 3, 5, 32), 0, 3)],
+    "any size": [((199, 301), 0, 1), ((301, 199), 0, 1), ((3, 129, 257), 1, 2), ((35, 1000), 0, 1), ((1001, 37), 0, 1)],
+    "larger than one chunk": [((190, 260), 0, 1), ((4, 163, 241), 1, 2), ((3, 97, 5, 131), 1, 3)],
+    "2 to 4 lines, split": [((4096, n), 0, 1) for n in (2, 3, 4)] + [((3, 1040, 3), 1, 2)],
+    "2 to 4 lines, joined": [((n, 4096), 0, 1) for n in (2, 3, 4)] + [((3, 3, 1040), 1, 2)],
+    "2 to 4 lines, odd": [((4099, 3), 0, 1), ((3, 4099), 0, 1), ((5, 1027, 2), 1, 2), ((5, 2, 1027), 1, 2)],
+    "a few lines, split": [((10_000, n), 0, 1) for n in (5, 8, 9, 16)] + [((7, 3000, 13), 1, 2)],
+    "a few lines, joined": [((n, 10_000), 0, 1) for n in (5, 8, 9, 16, 31)] + [((7, 13, 3000), 1, 2)],
+    "small matrices": [((500, 7, 5), 1, 2), ((33, 31, 33), 1, 2), ((1, 100, 70), 1, 2), ((70, 3, 5), 1, 2)],
+    "small matrices in many dims": [((50, 7, 11, 5), 1, 3), ((9, 7, 65, 12, 9), 0, 4), ((9, 7, 65, 12, 9), 2, 4)],
+    "folded dims": [
+        ((17, 33, 5, 129), 0, 3),
+        ((17, 33, 5, 129), 1, 3),
+        ((40, 9, 50, 9), 0, 3),
+        ((9, 200, 9, 90), 0, 2),
+    ],
+    "rows that change places": [
+        ((6, 50, 40, 64), 1, 2),
+        ((5, 90, 301), 0, 1),
+        ((6, 50, 64, 8), 1, 2),
+        ((9, 8, 7), 0, 1),
+    ],
+    "nothing that moves": [((5, 1003), 0, 0), ((1, 70_001), 0, 1), ((3, 1, 64), 0, 1)],
+}
+VIEWS = {
+    "whole": lambda memory, shape: memory[: math.prod(shape)].view(shape),
+    "one element off": lambda memory, shape: memory[1 : 1 + math.prod(shape)].view(shape),
+    "every other plane": lambda memory, shape: memory[: 2 * math.prod(shape)].view(2 * shape[0], *shape[1:])[::2],
+    "part of each row": lambda memory, shape: memory[: 2 * math.prod(shape)].view(*shape[:-1], -1)[..., : shape[-1]],
+    "every other element": lambda memory, shape: memory[: 2 * math.prod(shape)].view(*shape[:-1], -1)[..., ::2],
+}
+
+
+@pytest.mark.parametrize("element_bytes", BY_ELEMENT_BYTES)
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_every_situation(device, situation, view, element_bytes):
+    for shape, dim0, dim1 in SITUATIONS[situation]:
+        memory = random_bits((2 * math.prod(shape) + 1,), BY_ELEMENT_BYTES[element_bytes], device)
+        check(VIEWS[view](memory, shape), dim0, dim1)
+
+
+@pytest.mark.parametrize("draw", range(100))
+def test_any_shape_dims_and_strides(device, draw, seed):
+    rng = random.Random(seed)
+    rank = rng.randint(2, 5)
+    shape = [rng.choice((1, 2, 3, 5, 8, 16, 30, 33, 64, 100, 257, 1024)) for _ in range(rank)]
+    while math.prod(shape) > 1 << 20:
+        shape[rng.randrange(rank)] = rng.randint(1, 4)
+    dtype = BY_ELEMENT_BYTES[rng.choice(list(BY_ELEMENT_BYTES))]
+    steps = [rng.choice((1, 1, 1, 2)) for _ in shape]
+    x = random_bits([size * step for size, step in zip(shape, steps, strict=True)], dtype, device)
+    x = x[tuple(slice(None, None, step) for step in steps)]
+    if rng.random() < 0.3:
+        x = x.permute(rng.sample(range(rank), rank))
+    check(x, rng.randrange(rank), rng.randrange(rank))
+
+
+@pytest.mark.parametrize("element_bytes", BY_ELEMENT_BYTES)
+@pytest.mark.parametrize(
+    ("variant", "shapes"),
+    [
+        ("swizzled", [(16, 16), (64, 4096), (48, 80), (17, 32, 16), (3, 5, 160, 32)]),
+        ("aligned", [(1, 1), (31, 33), (64, 64), (65, 129), (500, 3), (3, 500), (2, 3, 191, 77)]),
+    ],
+)
+def test_variants_where_they_are_legal(cuda, variant, shapes, element_bytes):
+    for shape in shapes:
+        check(random_bits(shape, BY_ELEMENT_BYTES[element_bytes], cuda), variant=variant)
+
+
+@pytest.mark.parametrize(
+    ("variant", "shape", "strides"),
+    [
+        ("swizzled", (16, 17), (17, 1)),
+        ("swizzled", (18, 16), (16, 1)),
+        ("swizzled", (16, 16), (18, 1)),
+        ("swizzled", (16, 16), (32, 2)),
+        ("aligned", (16, 16), (32, 2)),
+        ("aligned", (2, 2, 2, 2, 2, 16, 16), (32768, 15000, 7000, 3000, 1000, 32, 1)),
+    ],
+)
+def test_variants_where_they_are_not(cuda, variant, shape, strides):
+    x = random_values((70_000,), torch.float32, cuda).as_strided(shape, strides)
+    sizes = re.escape(str(list(shape)))
+    with pytest.raises(RuntimeError, match=rf"variant '{variant}' needs .*; got sizes {sizes}, strides"):
+        cudamem_ops.transpose(x, variant=variant)
+    check(x)
 
 
 @every_variant
@@ -208,3 +305,90 @@ def test_gradient_of_any_layout(device, variant, dtype, layout):
     with poisoned_memory():
         (got,) = torch.autograd.grad(cudamem_ops.transpose(x, variant=variant), x, grad)
     assert_same_bits(got, grad.t().contiguous())
+
+
+IN_PLACE_SHAPES = [(1, 1), (2, 2), (31, 31), (32, 32), (33, 33), (100, 100), (3, 65, 65), (7, 5, 7), (40, 2, 40, 3)]
+
+
+@pytest.mark.parametrize("element_bytes", BY_ELEMENT_BYTES)
+def test_in_place(device, element_bytes):
+    for shape in IN_PLACE_SHAPES:
+        x = random_bits(shape, BY_ELEMENT_BYTES[element_bytes], device)
+        for dim0, dim1 in itertools.product(range(-x.dim(), x.dim()), repeat=2):
+            if shape[dim0] == shape[dim1]:
+                want, version = x.transpose(dim0, dim1).contiguous(), x._version
+                assert cudamem_ops.transpose_(x, dim0, dim1) is x
+                assert_same_bits(x, want)
+                assert x._version > version
+
+
+def test_in_place_through_strides_leaves_the_rest_alone(device):
+    whole = random_values((70, 71, 6), torch.float32, device)
+    for view in (
+        whole[:64, 3:67],
+        whole[::2, ::2][:35, :35],
+        whole.permute(1, 0, 2)[:70],
+        whole[5:38, 5:38, ::3],
+        whole[:0, :0],
+    ):
+        want = whole.clone()
+        want.as_strided(view.shape, view.stride(), view.storage_offset()).copy_(view.transpose(0, 1).clone())
+        cudamem_ops.transpose_(view, 0, 1)
+        assert_same_bits(whole, want)
+
+
+def test_in_place_of_nothing(device):
+    for shape in ((), (0, 0), (3, 0, 0)):
+        x = random_values(shape, torch.float32, device)
+        assert cudamem_ops.transpose_(x, 0, -1 if shape != (3, 0, 0) else 0).shape == shape
+
+
+@pytest.mark.large(gib=9)
+def test_in_place_beyond_2_to_the_31(cuda):
+    x = torch.randint(0, 256, (46_400, 46_400), dtype=torch.uint8, device=cuda)
+    want = cudamem_ops.transpose(x)
+    assert torch.equal(cudamem_ops.transpose_(x), want)
+
+
+def test_in_place_refuses(device):
+    x = torch.ones(3, 4, device=device)
+    with pytest.raises(RuntimeError, match="dim 0 has 3, dim 1 has 4"):
+        cudamem_ops.transpose_(x)
+    with pytest.raises(IndexError, match="got 2"):
+        cudamem_ops.transpose_(x, 0, 2)
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+        cudamem_ops.transpose_(torch.ones(3, device=device).expand(3, 3))
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+        cudamem_ops.transpose_(torch.ones(3, 3, device=device, requires_grad=True))
+
+
+def test_in_place_derivatives(device):
+    x = random_values((2, 3, 3), torch.float64, device).requires_grad_()
+
+    def in_place(t):
+        return cudamem_ops.transpose_(t.pow(3), 1, 2)
+
+    assert torch.autograd.gradcheck(in_place, (x,))
+    assert torch.autograd.gradgradcheck(in_place, (x,))
+    whole = x * 1
+    cudamem_ops.transpose_(whole[0, :2, :2])  # a view: its base learns of it
+    grad = random_values((2, 3, 3), torch.float64, device)
+    (got,) = torch.autograd.grad(whole, x, grad)
+    grad[0, :2, :2] = grad[0, :2, :2].t().clone()
+    assert_same_bits(got, grad)
+
+
+def test_in_place_under_compile_vmap_and_forward_mode(device):
+    x = random_values((2, 5, 5), torch.float32, device)
+
+    def moved(t):
+        t = t.clone()
+        torch.ops.cudamem.transpose_(t)
+        return t
+
+    want = x.transpose(-2, -1)
+    assert torch.equal(torch.compile(moved, fullgraph=True, backend="aot_eager")(x), want)
+    assert torch.equal(torch.func.vmap(moved)(x), want)
+    tangent = random_values((2, 5, 5), torch.float32, device)
+    assert torch.equal(torch.func.jvp(moved, (x,), (tangent,))[1], tangent.transpose(-2, -1))
+    torch.library.opcheck(OPS.transpose_.default, (x.clone(), 1, 2))

@@ -33,6 +33,20 @@ __device__ inline int64_t quotient(int64_t a, int64_t b) {
   return ((a | b) >> 32) == 0 ? static_cast<uint32_t>(a) / static_cast<uint32_t>(b) : a / b;
 }
 
+// Whether this pass compiles for compute capability 9.0 or newer: there the compiler needs fewer registers.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+constexpr bool kHopperOrNewer = true;
+#else
+constexpr bool kHopperOrNewer = false;
+#endif
+
+// An element of so many bytes, whose bits are moved and never read.
+template <int kBytes>
+using BitsOf = std::conditional_t<
+    kBytes == 1, uint8_t,
+    std::conditional_t<kBytes == 2, uint16_t,
+                       std::conditional_t<kBytes == 4, uint32_t, std::conditional_t<kBytes == 8, uint64_t, uint4>>>>;
+
 // torch's bool: one byte, where any value but 0 is true.
 struct Bool {
   uint8_t byte;

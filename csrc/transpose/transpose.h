@@ -6,8 +6,8 @@
 
 namespace cudamem {
 
-enum class TransposeVariant { kNaive, kShared, kPadded };
-constexpr const char* kTransposeVariants[] = {"naive", "shared", "padded"};
+enum class TransposeVariant { kNaive, kShared, kPadded, kSwizzled, kAligned };
+constexpr const char* kTransposeVariants[] = {"naive", "shared", "padded", "swizzled", "aligned"};
 
 // A strided input copied into contiguous memory, as a batch of planes.
 // `cols` is the dim along which the input runs fastest, `rows` the one along which the output does.
@@ -58,7 +58,31 @@ inline bool choose_transpose_plane(const StridedDims<2>& dims, TransposeProblem&
 }
 
 #ifndef CUDAMEM_CPU_ONLY
+// What a variant needs of the problem and does not find; nullptr where it can be launched.
+const char* transpose_needs(TransposeVariant variant, const TransposeProblem& problem);
+
 cudaError_t launch_transpose(TransposeVariant variant, const TransposeProblem& problem, cudaStream_t stream);
+
+// The fastest kernel for the problem. Returns false where there is none better than ATen's copy.
+bool launch_best_transpose(const TransposeProblem& problem, cudaStream_t stream, cudaError_t& error);
+
+// A copy between two orders of dims that run fastest along the same one, the last: input and output strides in
+// elements, the output contiguous. Returns false where there is no kernel better than ATen's copy.
+bool launch_copy(const StridedDims<2>& dims, const void* input, void* output, int element_bytes, cudaStream_t stream,
+                 cudaError_t& error);
+
+// In place: exchanges element (i, j, plane) with (j, i, plane), i and j < size. Strides in elements; no two elements
+// share memory.
+struct TransposeInPlaceProblem {
+  void* data;
+  int element_bytes;
+  int64_t size;
+  int64_t row_stride, col_stride;
+  StridedDims<1> batch;
+  int64_t planes;
+};
+cudaError_t launch_transpose_in_place(const TransposeInPlaceProblem& problem, cudaStream_t stream);
+
 std::vector<KernelEntry> transpose_kernels();
 #endif
 

@@ -1,0 +1,84 @@
+// Division by numbers that are known at launch: a multiplication and a shift instead of a subroutine.
+#pragma once
+
+#include <cstdint>
+
+#include "common/strided.h"
+
+namespace cudamem {
+
+constexpr int64_t kMaxDividend = (int64_t{1} << 31) - 1;
+
+// Exact for 0 <= n < 2^31 and 1 <= divisor < 2^31.
+// Source: T. Granlund, P. Montgomery, "Division by Invariant Integers using Multiplication", PLDI 1994.
+struct Divisor {
+  uint32_t divisor = 1, multiplier = 0, shift = 0;
+
+  Divisor() = default;
+  explicit Divisor(int64_t d) : divisor(static_cast<uint32_t>(d)) {
+    if (divisor == 1) return;
+    int bits = 0;  // 2^bits >= divisor
+    while ((uint64_t{1} << bits) < divisor) ++bits;
+    multiplier = static_cast<uint32_t>(((uint64_t{1} << (31 + bits)) + divisor - 1) / divisor);
+    shift = static_cast<uint32_t>(bits - 1);
+  }
+
+#ifdef __CUDACC__
+  // n becomes the remainder; returns the quotient.
+  __device__ uint32_t divide(uint32_t& n) const {
+    const uint32_t q = divisor == 1 ? n : __umulhi(n, multiplier) >> shift;
+    n -= q * divisor;
+    return q;
+  }
+#endif
+};
+
+// At most kMax dims of StridedDims<2> as kernels take them: operand 0 is the input, 1 the output.
+template <int kMax>
+struct DividedDims {
+  int count = 0;      // outermost first
+  uint32_t size = 1;  // the product
+  Divisor sizes[kMax];
+  int64_t in_strides[kMax], out_strides[kMax];
+
+  // Strides are multiplied by `scale`. Returns false where the dims are too many or too large.
+  bool set(const StridedDims<2>& dims, int64_t scale) {
+    int64_t product = 1;
+    if (dims.count > kMax) return false;
+    for (int d = 0; d < dims.count; ++d) {
+      if (dims.sizes[d] > kMaxDividend / product) return false;
+      product *= dims.sizes[d];
+      sizes[d] = Divisor(dims.sizes[d]);
+      in_strides[d] = dims.strides[d][0] * scale;
+      out_strides[d] = dims.strides[d][1] * scale;
+    }
+    count = dims.count;
+    size = static_cast<uint32_t>(product);
+    return true;
+  }
+
+#ifdef __CUDACC__
+  // kUnrolled: for every thread's own index. Else a loop, for what a block computes once: mostly of no or one dim.
+  template <bool kUnrolled = false>
+  __device__ void offsets(uint32_t index, int64_t& in, int64_t& out) const {
+    in = out = 0;
+    auto peel = [&](int d) {
+      uint32_t here = index;
+      index = d > 0 ? sizes[d].divide(here) : 0;
+      in += here * in_strides[d];
+      out += here * out_strides[d];
+    };
+    if constexpr (kUnrolled) {
+#pragma unroll
+      for (int d = kMax - 1; d >= 0; --d) {
+        if (d < count) peel(d);
+      }
+    } else {
+#pragma unroll 1
+      for (int d = count - 1; d >= 0; --d) peel(d);
+    }
+  }
+#endif
+};
+
+}  // namespace cudamem

@@ -171,7 +171,9 @@ class Progress:
 
 def direction_name(row: Row) -> str:
     """The direction; of host cost also whether a gradient is recorded."""
-    return row["direction"] + {True: " with grad", False: " without grad"}.get(row.get("requires_grad"), "")
+    if "requires_grad" not in row:
+        return str(row["direction"])
+    return f"{row['direction']} {'with' if row['requires_grad'] else 'without'} grad"
 
 
 def summary(rows: Sequence[Row], seconds: float) -> str:

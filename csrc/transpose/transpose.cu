@@ -98,7 +98,9 @@ constexpr const char* kAlignedNeeds = "stride 1 along the input's fastest dim an
 template <int kBytes>
 bool make_aligned(const TransposeProblem& t, AlignedProblem& p) {
   using Policy = AlignedPolicy<kBytes>;
-  if (t.in_col_stride != 1 || !divides(32, {address(t.output)}) || !p.batch.set(t.batch, kBytes)) return false;
+  if ((t.in_col_stride != 1 && t.cols > 1) || !divides(32, {address(t.output)}) || !p.batch.set(t.batch, kBytes)) {
+    return false;
+  }
   p.input = static_cast<const char*>(t.input);
   p.output = static_cast<char*>(t.output);
   p.rows = t.rows;
@@ -443,6 +445,7 @@ bool launch_copy(const StridedDims<2>& dims, const void* input, void* output, in
     return all;
   };
   while (!fits()) vector_bytes /= 2;
+  if (row_bytes < vector_bytes) return false;
   if (vector_bytes <= 4) {
     constexpr int64_t kMinShiftedBytes = 256;  // of a row: most threads should stay inside of one
     if (row_bytes < kMinShiftedBytes) return false;

@@ -900,15 +900,16 @@ def _cpu_name() -> str:
 
 
 def _commit() -> str | None:
-    """Of the sources; where they are no git repository, of those that the library was built from."""
+    """Of the sources that the library was built from; where that is not known, of those that lie here."""
     built = Path(cudamem_ops.__file__).with_name("build_info.json")
-    return _output_of("git", "rev-parse", "HEAD") or json.loads(built.read_text()).get("commit")
+    return json.loads(built.read_text()).get("commit") or _output_of("git", "rev-parse", "HEAD")
 
 
 def describe_run(benchmark: Benchmark, timer: Timer) -> dict[str, Any]:
     """The `meta` of a result file. What is not known is None."""
     on_gpu = timer.on_gpu
     status = _output_of("git", "status", "--porcelain", "--untracked-files=no")
+    commit, head = _commit(), _output_of("git", "rev-parse", "HEAD")
     none = {"gpu": None, "capability": None, "multiprocessors": None, "driver": None, "fp32_peak_flops": None}
     return {
         "op": benchmark.name,
@@ -919,8 +920,8 @@ def describe_run(benchmark: Benchmark, timer: Timer) -> dict[str, Any]:
         "cudnn": torch.backends.cudnn.version() if on_gpu else None,
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "commit": _commit(),
-        "dirty": bool(status) if status is not None else None,
+        "commit": commit,
+        "dirty": bool(status) or head != commit if status is not None else None,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "kernel_fingerprint": kernel_fingerprint(benchmark.name),
         "copy_kernel": timer.copy_kernel,

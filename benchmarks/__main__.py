@@ -4,11 +4,16 @@ A case of your own, in one line:
 
     python -m benchmarks --op sum --shape 4194304x64 --dim -1 --dtype float16
     python -m benchmarks --op conv1d --shape 8x2048x4096 --weight 2048x1x4 --groups 2048
+
+Random problems instead of the chosen ones:
+
+    python -m benchmarks --op transpose --sweep 150
 """
 
 import argparse
 import csv
 import json
+import random
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,9 +46,11 @@ from benchmarks.harness import (
     row_key,
     run_case,
     run_host_cost,
+    sweep_verdict,
 )
 
 BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in (TRANSPOSE, SUM, CONV1D)}
+SWEEP_NUMEL, CPU_SWEEP_NUMEL = 1 << 26, 1 << 14
 ARGUMENTS = {"dim0": -2, "dim1": -1, "dim": None, "weight": None, **OPTIONS}  # of the operators, with torch's defaults
 
 
@@ -86,6 +93,8 @@ def make_parser() -> argparse.ArgumentParser:
     for name in OPTIONS:
         own.add_argument(f"--{name}", type=int, help="conv1d")
     parser.add_argument("--quick", action="store_true", help="a few cases of each operator")
+    parser.add_argument("--sweep", type=int, metavar="N", help="N random cases of each operator; <op>_sweep.json")
+    parser.add_argument("--seed", type=int, default=0, help="of --sweep")
     parser.add_argument("--device", choices=["cpu"], help="the CPU even where there is a GPU")
     parser.add_argument("--peers", type=names(PEERS), help=f"of {','.join(PEERS)} (default: all; on the CPU torch)")
     parser.add_argument(
@@ -119,6 +128,13 @@ def choose_cases(
         base = own_case(parser, options, benchmark)
         kinds = options.dtype or [torch.float32]
         return [Case(base.shape, dtype, base.args, compiled=True, ladder=True) for dtype in kinds]
+    if options.sweep:
+        rng = random.Random(options.seed)
+        distinct: dict[str, Case] = {}
+        while len(distinct) < options.sweep:
+            case = benchmark.random_case(rng, SWEEP_NUMEL if on_gpu else CPU_SWEEP_NUMEL)
+            distinct[str(case)] = case
+        return list(distinct.values())
     cases = benchmark.cases() if on_gpu else benchmark.cpu_cases()
     if options.quick:
         cases = [case for case in cases if case.quick]
@@ -245,19 +261,20 @@ def print_table(title: str, header: Sequence[str], lines: Sequence[Sequence[str]
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def write_json(folder: Path, meta: Mapping[str, Any], rows: Sequence[Row]) -> None:
+def write_json(folder: Path, stem: str, meta: Mapping[str, Any], rows: Sequence[Row]) -> None:
     """One row a line, so that two results can be compared by eye."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(json.dumps(row, allow_nan=False) for row in rows)
     text = f'{{"meta": {json.dumps(meta, indent=1)},\n"rows": [\n{lines}\n]}}\n'
-    (folder / f"{meta['op']}.json").write_text(text)
+    (folder / f"{stem}.json").write_text(text)
 
 
-def write_csv(folder: Path, op: str, rows: Sequence[Row]) -> None:
+def write_csv(folder: Path, stem: str, rows: Sequence[Row]) -> None:
     if not rows:
         return
-    with (folder / f"{op}.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, [name for name in rows[0] if name != "samples_us"], extrasaction="ignore")
+    names = dict.fromkeys(name for row in rows for name in row if name != "samples_us")
+    with (folder / f"{stem}.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(names), extrasaction="ignore")
         writer.writeheader()
         writer.writerows(
             row | {"shape": "x".join(map(str, row["shape"])), "args": json.dumps(row["args"])} for row in rows
@@ -276,7 +293,11 @@ def draw(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
 
 def read_baseline(path: Path) -> dict[Any, Row]:
     """The rows of a result file, or of all those in a folder."""
-    files = [file for file in path.glob("*.json") if file.stem in BENCHMARKS] if path.is_dir() else [path]
+    files = (
+        [file for file in path.glob("*.json") if file.stem.removesuffix("_sweep") in BENCHMARKS]
+        if path.is_dir()
+        else [path]
+    )
     return {row_key(row): row for file in files for row in json.loads(file.read_text())["rows"]}
 
 
@@ -307,16 +328,19 @@ def run(
     cases: Sequence[Case],
     timer: Timer,
     peers: Sequence[str],
-    out: Path | None,
     show: Progress,
-    own: bool,
+    options: argparse.Namespace,
 ) -> Any:
     """Runs one operator's cases; the result file is complete after each of them."""
     meta = describe_run(benchmark, timer)
-    folder = out or ROOT / "build" / "benchmarks" / (result_folder(meta) + ("-own" if own else ""))
+    stem = benchmark.name
+    if options.sweep:
+        stem += "_sweep"
+        meta |= {"sweep": options.sweep, "seed": options.seed}
+    folder = options.out or ROOT / "build" / "benchmarks" / (result_folder(meta) + ("-own" if options.shape else ""))
     rows: list[Row] = []
     start = time.perf_counter()
-    for case in (None, *cases):
+    for case in cases if options.sweep else (None, *cases):
         title = f"{benchmark.name} {case or 'host cost'}"
         show.start(title)
         case_start = time.perf_counter()
@@ -329,9 +353,9 @@ def run(
         meta["failed_cases"] = meta.get("failed_cases", []) + ([title] if not new or failed(new) else [])
         rows += new
         meta["seconds"] = round(time.perf_counter() - start, 1)
-        write_json(folder, meta, rows)
+        write_json(folder, stem, meta, rows)
         show.finish(f"{title}: {line}")
-    write_csv(folder, benchmark.name, rows)
+    write_csv(folder, stem, rows)
     return folder, {"meta": meta, "rows": rows}
 
 
@@ -341,6 +365,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.shape and len(options.op) != 1:
         parser.error("--shape needs one --op")
     given = [name for name in ARGUMENTS if getattr(options, name) is not None]
+    if options.sweep and (options.shape or options.quick):
+        parser.error("--sweep takes cases of its own, not --shape or --quick")
     if given and not options.shape:
         parser.error(f"--{given[0]} needs --shape")
     if options.fail_on_regress and not options.baseline:
@@ -354,13 +380,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("No GPU: a smaller set on the CPU, timed by the wall clock. It says nothing about the kernels.")
     start = time.perf_counter()
     status, results, folder = 0, [], Path()
-    with timer.active(), Progress(sum(len(cases) + 1 for cases in chosen.values())).running() as show:
+    with timer.active(), Progress(sum(len(cases) + (not options.sweep) for cases in chosen.values())).running() as show:
         for op, cases in chosen.items():
-            folder, result = run(BENCHMARKS[op], cases, timer, peers, options.out, show, own=bool(options.shape))
+            folder, result = run(BENCHMARKS[op], cases, timer, peers, show, options)
             results.append(result)
     for op, result in zip(chosen, results, strict=True):
         title = f"{op} on {result['meta']['gpu'] or result['meta']['cpu']}: {result['meta']['figures']}"
-        print_table(title, *table_lines(result["rows"]), text_columns=1)
+        if options.sweep:
+            sentence, lost = sweep_verdict(result["rows"])
+            if lost:
+                table = table_lines([row for case in lost for row in case.values()])
+                print_table(f"{title}, cases that a peer wins", *table, text_columns=1)
+            print(f"{op}: {sentence}")
+        else:
+            print_table(title, *table_lines(result["rows"]), text_columns=1)
         if options.baseline:
             lines = compare(earlier, result["rows"])
             header = ["case", "provider", "of", "was", "is", "ratio", ""]
@@ -371,7 +404,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for title in result["meta"]["failed_cases"]:
             print(f"FAILED: {title}", file=sys.stderr)
             status = 1
-    draw(folder, results)
+    if not options.sweep:
+        draw(folder, results)
     print(f"{folder}: results of {', '.join(chosen)}, {time.perf_counter() - start:.0f} s")
     return status
 

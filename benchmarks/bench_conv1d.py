@@ -2,6 +2,7 @@
 many taps as the GPU's FMA rate allows."""
 
 import math
+import random
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import conv1d, pad
 
 import cudamem_ops
-from benchmarks.harness import Benchmark, Case, Function, tensor_bytes
+from benchmarks.harness import Benchmark, Case, Function, random_layout, random_shape, tensor_bytes
 
 LENGTH = 1 << 26
 TF32_EPS = 2.0**-10
@@ -65,19 +66,42 @@ class Conv1dBenchmark(Benchmark):
             Case((2, 4, 512), torch.float32, bank(3, 8, 4, stride=2, dilation=2)),
         ]
 
+    def random_case(self, rng: random.Random, numel: int) -> Case:
+        batch, channels, length = random_shape(rng, 3, numel)
+        channels = min(channels, 1024)
+        kind = rng.choice(["single", "depthwise", "depthwise", "few channels", "groups"])
+        groups, per_group = {"single": (1, 1), "few channels": (1, min(channels, rng.randint(1, 8)))}.get(
+            kind, (channels, 1)
+        )
+        if kind == "groups":
+            groups = rng.choice([n for n in range(1, channels + 1) if channels % n == 0 and channels // n <= 16])
+            per_group = channels // groups
+        out_per_group = rng.randint(1, 8) if kind in ("few channels", "groups") else 1
+        taps = rng.choice([1, 2, 3, 4, 5, 7, 9, 15, 31, 64])
+        args = bank(taps, groups * out_per_group, per_group)
+        args |= {"stride": rng.choice([1, 1, 1, 2, 3]), "dilation": rng.choice([1, 1, 1, 2, 4]), "groups": groups}
+        reach = args["dilation"] * (taps - 1) + 1
+        args["padding"] = rng.choice([0, reach // 2, reach - 1])
+        if rng.random() < 0.5:
+            args["bias"] = [groups * out_per_group]
+        args = {name: value for name, value in args.items() if OPTIONS.get(name) != value}
+        shape = (batch, groups * per_group, max(length, reach))
+        dtype = rng.choice([torch.float32, torch.float32, torch.float16, torch.bfloat16])
+        return Case(shape, dtype, args, compiled=True, layout=random_layout(rng))
+
     def host_case(self) -> Case:
         return Case((1, 1, 64), args=bank(3))
 
     def input_shapes(self, case: Case) -> list[tuple[int, ...]]:
-        return [case.shape, tuple(case.args["weight"])]
+        return [case.shape, tuple(case.args["weight"]), *([tuple(case.args["bias"])] if "bias" in case.args else [])]
 
     def ours(self, case: Case, variant: str | None = None) -> Function:
         options = options_of(case).values()
-        return lambda x, weight: cudamem_ops.conv1d(x, weight, None, *options, variant=variant)
+        return lambda x, weight, bias=None: cudamem_ops.conv1d(x, weight, bias, *options, variant=variant)
 
     def builtin(self, case: Case) -> Function:
         options = options_of(case).values()
-        return lambda x, weight: conv1d(x, weight, None, *options)
+        return lambda x, weight, bias=None: conv1d(x, weight, bias, *options)
 
     def _is_plain_filter(self, case: Case) -> bool:
         return math.prod(case.args["weight"][:2]) == 1 and set(case.args) == {"weight"}
@@ -110,7 +134,7 @@ class Conv1dBenchmark(Benchmark):
         return correlate
 
     def reference(self, case: Case, *inputs: Tensor) -> Tensor:
-        x, weight = (tensor.to(torch.float64) for tensor in inputs)
+        x, weight, *bias = (tensor.to(torch.float64) for tensor in inputs)
         options = options_of(case)
         groups, stride, dilation = options["groups"], options["stride"], options["dilation"]
         batch, _, length = self._output_shape(case)
@@ -124,7 +148,8 @@ class Conv1dBenchmark(Benchmark):
             term = samples * taps if taps.shape[-1] == 1 else torch.einsum("bgcl,goc->bgol", samples, taps)
             total = term if total is None else total + term
         assert total is not None
-        return total.reshape(batch, -1, length)
+        total = total.reshape(batch, -1, length)
+        return total + bias[0][:, None] if bias else total
 
     def tolerance(self, case: Case, direction: str) -> float:
         """The result is rounded once, after one rounding per term. Where cuDNN computes (dense banks, gradients),
@@ -148,7 +173,7 @@ class Conv1dBenchmark(Benchmark):
     def bytes_moved(self, case: Case, direction: str) -> int:
         x = tensor_bytes(case.shape, case.dtype)
         y = tensor_bytes(self._output_shape(case), case.dtype)
-        weight = tensor_bytes(case.args["weight"], case.dtype)
+        weight = tensor_bytes(case.args["weight"], case.dtype) + tensor_bytes(case.args.get("bias", [0]), case.dtype)
         forward, backward = x + weight + y, (x + weight + y) + (x + weight)  # backward reads x, weight, dy
         return {"forward": forward, "backward": backward, "both": forward + backward}[direction]
 

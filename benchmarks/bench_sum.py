@@ -1,13 +1,14 @@
 """sum: every byte is read once and little is written, so that its limit is a read-only pass."""
 
 import math
+import random
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import cudamem_ops
-from benchmarks.harness import Benchmark, Case, Function, tensor_bytes
+from benchmarks.harness import Benchmark, Case, Function, random_layout, random_shape, tensor_bytes
 
 NUMEL = 1 << 28
 
@@ -53,34 +54,54 @@ class SumBenchmark(Benchmark):
             Case((8, 16, 32, 64), torch.int8, {"dim": [0, 2]}),
         ]
 
+    def random_case(self, rng: random.Random, numel: int) -> Case:
+        shape = random_shape(rng, rng.randint(1, 5), numel)
+        dtype = rng.choice(
+            [*[torch.float32] * 3, torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.int8]
+        )
+        dims = rng.sample(range(len(shape)), rng.randint(1, len(shape)))
+        args: dict[str, Any] = {"dim": sorted(dims)}
+        if rng.random() < 0.3:
+            args["keepdim"] = True
+        if dtype in (torch.float16, torch.bfloat16, torch.int8) and rng.random() < 0.3:
+            args["dtype"] = "float32"
+        return Case(shape, dtype, args, compiled=True, layout=random_layout(rng))
+
     def host_case(self) -> Case:
         return Case((64,))
 
     def input_shapes(self, case: Case) -> list[tuple[int, ...]]:
         return [case.shape]
 
+    @staticmethod
+    def _options(case: Case) -> dict[str, Any]:
+        dtype = case.args.get("dtype")
+        return {"keepdim": case.args.get("keepdim", False), "dtype": getattr(torch, dtype) if dtype else None}
+
     def ours(self, case: Case, variant: str | None = None) -> Function:
-        dim = case.args.get("dim")
-        return lambda x: cudamem_ops.sum(x, dim, variant=variant)
+        dim, options = case.args.get("dim"), self._options(case)
+        return lambda x: cudamem_ops.sum(x, dim, variant=variant, **options)
 
     def builtin(self, case: Case) -> Function:
-        dim = case.args.get("dim")
-        return lambda x: torch.sum(x, dim)
+        dim, options = case.args.get("dim"), self._options(case)
+        return lambda x: torch.sum(x, dim, **options)
 
     def cupy(self, case: Case) -> Function:
         dim = case.args.get("dim")
-        axis = tuple(dim) if isinstance(dim, list) else dim
-        return lambda x: x.sum(axis=axis)
+        axis, options = tuple(dim) if isinstance(dim, list) else dim, self._options(case)
+        dtype = "float32" if options["dtype"] else None  # else CuPy's own, which is torch's
+        return lambda x: x.sum(axis=axis, keepdims=options["keepdim"], dtype=dtype)
 
     def reference(self, case: Case, *inputs: Tensor) -> Tensor:
-        return torch.sum(inputs[0], case.args.get("dim"), dtype=torch.float64)
+        return torch.sum(inputs[0], case.args.get("dim"), case.args.get("keepdim", False), dtype=torch.float64)
 
     def tolerance(self, case: Case, direction: str) -> float:
         """The result is rounded once; a partial sum grows by at most 256 elements one by one, the rest by a tree."""
-        if not case.dtype.is_floating_point:
+        out = self._options(case)["dtype"] or case.dtype
+        if not out.is_floating_point:
             return 0.0
         eps = torch.finfo(torch.float64 if case.dtype == torch.float64 else torch.float32).eps
-        return torch.finfo(case.dtype).eps + (256 + math.log2(math.prod(case.shape))) * eps
+        return torch.finfo(out).eps + (256 + math.log2(math.prod(case.shape))) * eps
 
     def _outputs(self, case: Case) -> int:
         dim = case.args.get("dim")
@@ -92,9 +113,8 @@ class SumBenchmark(Benchmark):
         if direction == "backward":
             return 0  # the gradient is an expanded view
         wide = case.dtype.is_floating_point or case.dtype.is_complex
-        return (
-            tensor_bytes(case.shape, case.dtype) + self._outputs(case) * (case.dtype if wide else torch.int64).itemsize
-        )
+        out = self._options(case)["dtype"] or (case.dtype if wide else torch.int64)
+        return tensor_bytes(case.shape, case.dtype) + self._outputs(case) * out.itemsize
 
     def flops(self, case: Case, direction: str) -> int:
         return 0 if direction == "backward" else math.prod(case.shape) - self._outputs(case)

@@ -1,12 +1,13 @@
 """transpose: every byte is read once and written once, so that its limit is a copy."""
 
+import random
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import cudamem_ops
-from benchmarks.harness import Benchmark, Case, Function, tensor_bytes
+from benchmarks.harness import Benchmark, Case, Function, random_layout, random_shape, tensor_bytes
 
 ALL_DIRECTIONS = ("forward", "backward", "both")
 
@@ -45,6 +46,12 @@ class TransposeBenchmark(Benchmark):
             Case((511, 513), torch.int8),
             Case((4, 64, 8, 32), torch.bfloat16, {"dim0": 1, "dim1": 2}),
         ]
+
+    def random_case(self, rng: random.Random, numel: int) -> Case:
+        shape = random_shape(rng, rng.randint(2, 5), numel)
+        dtype = rng.choice([torch.int8, torch.bool, torch.float16, torch.bfloat16, *[torch.float32] * 2, torch.float64])
+        dim0, dim1 = rng.sample(range(len(shape)), 2)
+        return Case(shape, dtype, {"dim0": dim0, "dim1": dim1}, compiled=True, layout=random_layout(rng))
 
     def host_case(self) -> Case:
         return Case((16, 16))

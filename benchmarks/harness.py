@@ -6,9 +6,11 @@ are timed in turns. On the CPU it is the median wall-clock time of a call.
 """
 
 import datetime
+import itertools
 import json
 import math
 import platform
+import random
 import re
 import statistics
 import subprocess
@@ -63,13 +65,14 @@ class Case:
     compiled: bool = False  # also against torch.compile, which takes seconds to compile
     ladder: bool = False  # also each variant
     quick: bool = False  # part of --quick
+    layout: str = ""  # of the first input in memory: one of LAYOUTS
 
     @property
     def dtype_name(self) -> str:
         return str(self.dtype).removeprefix("torch.")
 
     def __str__(self) -> str:
-        return case_name({"shape": self.shape, "dtype": self.dtype_name, "args": self.args})
+        return case_name({"shape": self.shape, "dtype": self.dtype_name, "args": self.args, "layout": self.layout})
 
 
 def tensor_bytes(shape: Sequence[int], dtype: torch.dtype) -> int:
@@ -118,6 +121,10 @@ class Benchmark(ABC):
     @abstractmethod
     def flops(self, case: Case, direction: str) -> int: ...
 
+    @abstractmethod
+    def random_case(self, rng: random.Random, numel: int) -> Case:
+        """Any problem whose tensors have at most so many elements, for a sweep."""
+
     def expressions(self, case: Case) -> dict[str, Function]:
         """What torch.compile gets, by provider."""
         return {"torch.compile": self.builtin(case)}
@@ -141,6 +148,29 @@ def random_tensor(shape: Sequence[int], dtype: torch.dtype, generator: torch.Gen
     return torch.randn(tuple(shape), dtype=dtype, **where)
 
 
+# How a tensor lies in memory, given how to make a contiguous one.
+LAYOUTS: dict[str, Callable[[tuple[int, ...], Callable[[Sequence[int]], Tensor]], Tensor]] = {
+    "": lambda shape, make: make(shape),
+    "offset": lambda shape, make: make((math.prod(shape) + 1,))[1:].view(shape),
+    "sliced": lambda shape, make: make((*shape[:-1], shape[-1] + 5))[..., : shape[-1]],
+    "every other": lambda shape, make: make((*shape[:-1], 2 * shape[-1]))[..., ::2],
+    "permuted": lambda shape, make: make(shape[::-1]).permute(*reversed(range(len(shape)))),
+}
+
+
+def random_layout(rng: random.Random) -> str:
+    return rng.choice(["", "", "", *LAYOUTS])
+
+
+def random_shape(rng: random.Random, rank: int, numel: int) -> tuple[int, ...]:
+    """Sizes of any proportion and parity, at most `numel` elements in all; rather large than small."""
+    total = math.log2(numel) * rng.random() ** 0.5
+    parts = sorted([0.0, total, *(rng.uniform(0, total) for _ in range(rank - 1))])
+    sizes = [2 ** (high - low) for low, high in itertools.pairwise(parts)]
+    even = rng.random() < 0.5
+    return tuple(max(1, 2 ** round(math.log2(size)) if even else int(size)) for size in sizes)
+
+
 def random_words(count: int, generator: torch.Generator) -> Tensor:
     """64 random bits each, but for the uppermost two."""
     return torch.randint(0, 1 << 62, (count,), generator=generator, device=generator.device)
@@ -154,7 +184,8 @@ def random_words(count: int, generator: torch.Generator) -> Tensor:
 def case_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """What the providers of one case and direction have in common."""
     args = json.dumps(row["args"], sort_keys=True)
-    return row["op"], tuple(row["shape"]), row["dtype"], args, bool(row.get("requires_grad")), row["direction"]
+    grad, layout = bool(row.get("requires_grad")), row.get("layout") or ""
+    return row["op"], tuple(row["shape"]), row["dtype"], args, layout, grad, row["direction"]
 
 
 def row_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -173,6 +204,8 @@ def case_name(row: Mapping[str, Any]) -> str:
     parts = [compact(row["shape"], "x"), row["dtype"]]
     for name, value in row["args"].items():
         parts.append(f"{name} {compact(value, 'x' if name == 'weight' else ',')}")
+    if row.get("layout"):
+        parts.append(f"({row['layout']})")
     return " ".join(parts)
 
 
@@ -197,6 +230,29 @@ def best_peer(providers: Mapping[str, Row]) -> Row | None:
         if not name.startswith("cudamem") and name not in CEILINGS and row["kernel_us"]
     ]
     return min(timed, key=lambda row: row["kernel_us"], default=None)
+
+
+SWEEP_SLACK = 1.03  # a case of a sweep is lost where it takes so much longer than the fastest peer
+
+
+def sweep_verdict(rows: Iterable[Row]) -> tuple[str, list[dict[str, Row]]]:
+    """What a sweep says in one sentence, and the cases that it lost, the worst first."""
+    timed = [case for case in index(row for row in rows if row["kernel_us"]).values() if "cudamem" in case]
+    if not timed:
+        return "No case was timed.", []
+
+    def slowness(case: Mapping[str, Row]) -> float:
+        peer = best_peer(case)
+        return case["cudamem"]["kernel_us"] / peer["kernel_us"] if peer else 0.0
+
+    lost = sorted((case for case in timed if slowness(case) > SWEEP_SLACK), key=slowness, reverse=True)
+    factors = [case["torch"]["kernel_us"] / case["cudamem"]["kernel_us"] for case in timed if "torch" in case]
+    sentence = f"Of {len(timed)} random cases {len(lost)} are over {SWEEP_SLACK - 1:.0%} slower than the fastest peer"
+    if lost:
+        sentence += f", at most {slowness(lost[0]):.2f} times"
+    if factors:
+        sentence += f"; torch takes {statistics.geometric_mean(factors):.2f} times as long in the geometric mean"
+    return sentence + ".", lost
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -694,6 +750,7 @@ def make_row(benchmark: Benchmark, case: Case, direction: str, provider: str) ->
         "timing": None,
         "calls": None,
         "note": None,
+        **({"layout": case.layout} if case.layout else {}),
     }
 
 
@@ -716,8 +773,15 @@ def run_case(benchmark: Benchmark, case: Case, timer: Timer, peers: Sequence[str
     shapes = benchmark.input_shapes(case)
     count = timer.sets(sum(tensor_bytes(shape, case.dtype) for shape in shapes))
     differentiates = case.directions != ("forward",)
+
+    def make(shape: Sequence[int]) -> Tensor:
+        return random_tensor(shape, case.dtype, generator)
+
     sets = [
-        [random_tensor(shape, case.dtype, generator).requires_grad_(differentiates) for shape in shapes]
+        [
+            LAYOUTS["" if i else case.layout](shape, make).requires_grad_(differentiates)
+            for i, shape in enumerate(shapes)
+        ]
         for _ in range(count)
     ]
     output = benchmark.builtin(case)(*(torch.empty(shape, dtype=case.dtype, device="meta") for shape in shapes))

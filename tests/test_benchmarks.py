@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -64,9 +65,57 @@ def test_a_case_of_ones_own_end_to_end(op: str, tmp_path: Path, capsys: pytest.C
     assert "wall-clock" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("op", BENCHMARKS)
+def test_a_sweep_end_to_end(op: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = ["--op", op, "--device", "cpu", "--sweep", "6"]
+    assert main([*sweep, "--seed", "3", "--out", str(tmp_path / "first")]) == 0
+    assert f"{op}: Of 6 random cases" in capsys.readouterr().out
+    assert main([*sweep, "--seed", "3", "--out", str(tmp_path / "again")]) == 0
+    assert main([*sweep, "--seed", "4", "--out", str(tmp_path / "other")]) == 0
+    first, again, other = (
+        json.loads((tmp_path / run / f"{op}_sweep.json").read_text()) for run in ("first", "again", "other")
+    )
+    assert (first["meta"]["sweep"], first["meta"]["seed"]) == (6, 3)
+    assert all(row["kernel_us"] for row in first["rows"] if row["provider"] in ("cudamem", "torch"))
+    keys = [[harness.row_key(row) for row in result["rows"]] for result in (first, again, other)]
+    assert keys[0] == keys[1] != keys[2]
+    assert len(harness.index(first["rows"])) == 6
+
+
+@pytest.mark.parametrize("layout", harness.LAYOUTS)
+def test_layouts_of_inputs(layout: str) -> None:
+    made = []
+
+    def make(shape: Sequence[int]) -> torch.Tensor:
+        made.append(torch.randn(*shape))
+        return made[-1]
+
+    x = harness.LAYOUTS[layout]((3, 4, 5), make)
+    assert x.shape == (3, 4, 5)
+    assert x.untyped_storage().data_ptr() == made[0].untyped_storage().data_ptr()
+    assert (x.is_contiguous(), x.storage_offset()) == (layout in ("", "offset"), int(layout == "offset"))
+
+
+def test_the_verdict_on_a_sweep() -> None:
+    def rows(size: int, **times: float) -> list[harness.Row]:
+        base = {"op": "sum", "shape": [size], "dtype": "int8", "args": {}, "direction": "forward"}
+        return [{**base, "provider": name.replace("_", "."), "kernel_us": us} for name, us in times.items()]
+
+    won, lost, close = (
+        rows(1, cudamem=1, torch=4),
+        rows(2, cudamem=6, torch=12, torch_compile=4),
+        rows(3, cudamem=1.02, torch=1),
+    )
+    sentence, worst_first = harness.sweep_verdict([*won, *lost, *close])
+    assert sentence.startswith("Of 3 random cases 1 are over 3% slower than the fastest peer, at most 1.50 times; ")
+    assert "torch takes 1.99 times as long" in sentence
+    assert [case["cudamem"]["shape"] for case in worst_first] == [[2]]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
+        ["--sweep", "2", "--quick"],
         ["--shape", "4x4"],
         ["--op", "sum", "--shape", "4x4", "--weight", "1x1x3"],
         ["--op", "conv1d", "--shape", "1x1x9"],
@@ -185,10 +234,11 @@ def committed_results() -> list[Path]:
 def test_committed_results_are_of_the_committed_kernels() -> None:
     for path in committed_results():
         stale = path.with_name("stale.json")
-        if path.stem in (json.loads(stale.read_text()) if stale.exists() else {}):
+        op = path.stem.removesuffix("_sweep")
+        if op in (json.loads(stale.read_text()) if stale.exists() else {}):
             continue
         measured = json.loads(path.read_text())["meta"]["kernel_fingerprint"]
-        assert measured == fingerprint.kernel_fingerprint(path.stem), (
+        assert measured == fingerprint.kernel_fingerprint(op), (
             f"{path} was measured on other kernels: measure again, or name the operator and a reason in {stale}"
         )
 

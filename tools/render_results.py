@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.harness import PEERS, Row, best_peer, case_name, index, number  # noqa: E402
+from benchmarks.harness import PEERS, Row, best_peer, case_name, index, number, sweep_verdict  # noqa: E402
 
 SECTION = re.compile(r"(<!-- results:(?P<op>\w+) -->\n).*?(<!-- /results -->)", re.DOTALL)
 DIRECTIONS = {"forward": "", "backward": ", backward", "both": ", forward and backward"}
@@ -128,6 +128,9 @@ def render_gpu(op: str, folder: Path, readme: Path) -> list[str]:
         lines += ["The ladder of variants, effective bandwidth:", "", *markdown_table(header, ladder), ""]
         if any(cell.endswith("*") for line in ladder for cell in line):
             lines += ["\\* It cannot be captured into a CUDA graph: timed as eager calls, launch gaps included.", ""]
+    sweep = folder / f"{op}_sweep.json"
+    if sweep.exists():
+        lines += [sweep_verdict(json.loads(sweep.read_text())["rows"])[0], ""]
     if host := host_sentence(rows):
         lines += [host, ""]
     for plot, title in PLOTS.items():

@@ -24,7 +24,7 @@ struct AlignedPolicy {
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kPerWord = kBytes < 4 ? 4 / kBytes : 1;  // elements of an access
   static constexpr int kHalo = 32 / kBytes - 1;                 // a sector's elements - 1
-  static constexpr int kRowsPerLane = kBytes == 2 ? 4 : 4 / (kBytes < 4 ? kBytes : 2);
+  static constexpr int kRowsPerLane = kBytes < 4 ? 4 : 2;
   static constexpr int kRows = 32 * kRowsPerLane;                               // written
   static constexpr int kWordsPerLane = kBytes == 4 ? 2 : 1;                     // of a row
   static constexpr int kCols = kBytes < 4 ? 124 / kBytes : 32 * kWordsPerLane;  // one of 32 words for the phase

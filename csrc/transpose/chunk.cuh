@@ -35,9 +35,10 @@ __global__ void __launch_bounds__(kChunkThreads) transpose_chunk_kernel(const __
   const char* in = p.input + base;
   const int phase = static_cast<int>(reinterpret_cast<uintptr_t>(in) % 16);
   const uint4* vectors = reinterpret_cast<const uint4*>(in - phase);
-  // Whole vectors: the first and the last may hold strangers, but only within this tensor.
+  // Whole vectors: the first and the last may hold strangers, but only of this tensor.
   const int begin = base > 0 ? 0 : (phase + 15) / 16;
-  const int end = base + bytes < p.bytes ? (phase + bytes + 15) / 16 : (phase + bytes) / 16;
+  const int64_t of_tensor = (phase + p.bytes - base) / 16;
+  const int end = static_cast<int>(min(int64_t{phase + bytes + 15} / 16, of_tensor));
   for (int i = begin + threadIdx.x; i < end; i += kChunkThreads * kChunkLoads) {
     uint4 value[kChunkLoads];
 #pragma unroll

@@ -69,13 +69,14 @@ __global__ void __launch_bounds__(kCopyThreads)
   int64_t offset, unused;
   p.rows.offsets<true>(row, offset, unused);
   const char* from = p.input + offset + static_cast<int64_t>(place) * kBytes;
-  if (place + V <= p.row_elems.divisor) {
-    const unsigned shift = static_cast<unsigned>(reinterpret_cast<uintptr_t>(from) % 4);
+  const unsigned shift = static_cast<unsigned>(reinterpret_cast<uintptr_t>(from) % 4);
+  // All of the words must lie in the row: what lies behind it may be no memory of the tensor's.
+  if (place + V + (shift ? 3 / kBytes : 0) <= p.row_elems.divisor) {
     const uint32_t* words = reinterpret_cast<const uint32_t*>(from - shift);
     uint32_t word[5];
 #pragma unroll
     for (int w = 0; w < 4; ++w) word[w] = words[w];
-    word[4] = shift ? words[4] : 0;  // each word that is read holds a byte of the row
+    word[4] = shift ? words[4] : 0;
     uint4 out;
     out.x = __funnelshift_r(word[0], word[1], 8 * shift);
     out.y = __funnelshift_r(word[1], word[2], 8 * shift);
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(kCopyThreads)
     return;
   }
   element_t* out = reinterpret_cast<element_t*>(p.output) + first;
-  for (uint32_t i = 0; i < V && first + i < p.elems; ++i) {  // across the ends of rows
+  for (uint32_t i = 0; i < V && first + i < p.elems; ++i) {  // at the end of a row, and across it
     out[i] = *reinterpret_cast<const element_t*>(from);
     from += kBytes;
     if (++place == p.row_elems.divisor) {

@@ -7,12 +7,15 @@
 
 namespace cudamem {
 
-enum class TileShape { kSquare, kTall, kWide };  // 8 columns or 8 rows where there are no more
+// Tall tiles have 8 columns, wide ones 8 rows.
+enum class TileShape { kSquare, kTall, kWide };
+
+constexpr int kGeneralThreads = 512;
 
 template <int kElementBytes, TileShape kShape>
 struct GeneralPolicy {
   static constexpr int kBytes = kElementBytes;
-  static constexpr int kThreads = 512;
+  static constexpr int kThreads = kGeneralThreads;
   static constexpr int kElems = kBytes < 4 ? 8192 : 16384 / kBytes;  // of the square tile
   static constexpr int kLong = kBytes <= 4 ? kThreads : 2048 / kBytes;
   static constexpr int kCols = kShape == TileShape::kTall   ? 8

@@ -57,7 +57,9 @@ int log2_ceil(int64_t n) {
 // ---------------------------------------------------------------------------------------------------------------------
 
 constexpr const char* kSwizzledNeeds =
-    "16-byte alignment of the input, its strides and both transposed sizes, and stride 1 along the fastest dim";
+    "16-byte alignment of the input, its strides and both transposed sizes, stride 1 along the fastest dim, and at "
+    "most "
+    "four other dims";
 
 template <int kBytes>
 bool make_swizzled(const TransposeProblem& t, SwizzledProblem& p) {
@@ -254,6 +256,9 @@ using GeneralKernel = void (*)(GeneralProblem);
 template <int kBytes, TileShape kShape>
 bool place_general(GeneralProblem& p, GeneralKernel& kernel) {
   using Policy = GeneralPolicy<kBytes, kShape>;
+  if (p.rows.size > kMaxDividend - Policy::kRows - Policy::kHalo || p.cols.size > kMaxDividend - Policy::kCols) {
+    return false;  // the kernel counts both in 32 bits
+  }
   kernel = transpose_general_kernel<kBytes, kShape>;
   return p.tiles.set(ceil_div<int64_t>(int64_t{p.rows.size} + Policy::kHalo, Policy::kRows),
                      ceil_div<int64_t>(p.cols.size, Policy::kCols), p.batch.size);
@@ -352,7 +357,7 @@ bool launch_best_transpose(const TransposeProblem& t, cudaStream_t stream, cudaE
     constexpr int64_t kMinTileElems = 512, kMinElems = 1 << 16;
     if (foldable && int64_t{general.rows.size} * general.cols.size >= kMinTileElems &&
         t.rows * t.cols * t.planes >= kMinElems && place_general<bytes>(general, kernel)) {
-      kernel<<<general.tiles.grid, GeneralPolicy<bytes, TileShape::kSquare>::kThreads, 0, stream>>>(general);
+      kernel<<<general.tiles.grid, kGeneralThreads, 0, stream>>>(general);
       error = cudaGetLastError();
       return true;
     }
@@ -393,12 +398,14 @@ bool make_copy(const StridedDims<2>& dims, int element_bytes, int vector_bytes, 
     walk.strides[walk.count][1] = out_bytes / vector_bytes;
     ++walk.count;
   };
+  // The dim of the input's neighbouring rows is split (one at most): as many of them as fill kWalkBytes are walked
+  // right outside of the row.
   int64_t group = 1, group_in = 0, group_out = 0;
   for (int d = 0; d < last; ++d) {
     int64_t size = dims.sizes[d];
     const int64_t in_bytes = dims.strides[d][0] * element_bytes, out_bytes = dims.strides[d][1] * element_bytes;
     int64_t part = 1;
-    if (d < last - 1 && in_bytes == row_bytes) {
+    if (group == 1 && d < last - 1 && in_bytes == row_bytes) {
       while (2 * part * row_bytes <= kWalkBytes && size % (2 * part) == 0) part *= 2;
     }
     if (part > 1) {
@@ -445,7 +452,7 @@ bool launch_copy(const StridedDims<2>& dims, const void* input, void* output, in
     return all;
   };
   while (!fits()) vector_bytes /= 2;
-  if (row_bytes < vector_bytes) return false;
+  if (row_bytes < vector_bytes || vector_bytes < std::min(element_bytes, 8)) return false;
   if (vector_bytes <= 4) {
     constexpr int64_t kMinShiftedBytes = 256;  // of a row: most threads should stay inside of one
     if (row_bytes < kMinShiftedBytes) return false;
@@ -486,9 +493,9 @@ std::vector<KernelEntry> transpose_kernels() {
       }
       add("swizzled<" + size, transpose_swizzled_kernel<bytes>, SwizzledPolicy<bytes>::kThreads);
       add("aligned<" + size, transpose_aligned_kernel<bytes>, AlignedPolicy<bytes>::kThreads);
-      add("general<" + size + ", square", transpose_general_kernel<bytes, TileShape::kSquare>, 512);
-      add("general<" + size + ", tall", transpose_general_kernel<bytes, TileShape::kTall>, 512);
-      add("general<" + size + ", wide", transpose_general_kernel<bytes, TileShape::kWide>, 512);
+      add("general<" + size + ", square", transpose_general_kernel<bytes, TileShape::kSquare>, kGeneralThreads);
+      add("general<" + size + ", tall", transpose_general_kernel<bytes, TileShape::kTall>, kGeneralThreads);
+      add("general<" + size + ", wide", transpose_general_kernel<bytes, TileShape::kWide>, kGeneralThreads);
       add("chunk<" + size, transpose_chunk_kernel<bytes>, kChunkThreads);
       add("narrow_split<" + size, transpose_narrow_kernel<bytes, false>, kNarrowThreads);
       add("narrow_join<" + size, transpose_narrow_kernel<bytes, true>, kNarrowThreads);

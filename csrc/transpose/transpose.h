@@ -10,7 +10,8 @@ enum class TransposeVariant { kNaive, kShared, kPadded, kSwizzled, kAligned };
 constexpr const char* kTransposeVariants[] = {"naive", "shared", "padded", "swizzled", "aligned"};
 
 // A strided input copied into contiguous memory, as a batch of planes.
-// `cols` is the dim along which the input runs fastest, `rows` the one along which the output does.
+// `cols` is the dim along which the input runs fastest, `rows` the one along which the output does; where both are the
+// same, `cols` is another one.
 // Strides are in elements.
 struct TransposeProblem {
   const void* input;

@@ -11,6 +11,7 @@ Environment:
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -131,7 +132,7 @@ MODULE, INFO = extension()
 
 
 def commit() -> str | None:
-    if not (ROOT / ".git").exists():
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
         return None
     asked = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     return asked.stdout.strip() or None

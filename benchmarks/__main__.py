@@ -365,8 +365,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.shape and len(options.op) != 1:
         parser.error("--shape needs one --op")
     given = [name for name in ARGUMENTS if getattr(options, name) is not None]
-    if options.sweep and (options.shape or options.quick):
-        parser.error("--sweep takes cases of its own, not --shape or --quick")
+    if options.sweep is not None and (options.sweep < 1 or options.shape or options.quick or options.dtype):
+        parser.error(
+            "--sweep takes a number of cases from 1 on, and chooses them itself: no --shape, --quick or --dtype"
+        )
     if given and not options.shape:
         parser.error(f"--{given[0]} needs --shape")
     if options.fail_on_regress and not options.baseline:

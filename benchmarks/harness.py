@@ -123,7 +123,7 @@ class Benchmark(ABC):
 
     @abstractmethod
     def random_case(self, rng: random.Random, numel: int) -> Case:
-        """Any problem whose tensors have at most so many elements, for a sweep."""
+        """Any problem whose first tensor has about so many elements at most, for a sweep."""
 
     def expressions(self, case: Case) -> dict[str, Function]:
         """What torch.compile gets, by provider."""
@@ -168,7 +168,7 @@ def random_shape(rng: random.Random, rank: int, numel: int) -> tuple[int, ...]:
     parts = sorted([0.0, total, *(rng.uniform(0, total) for _ in range(rank - 1))])
     sizes = [2 ** (high - low) for low, high in itertools.pairwise(parts)]
     even = rng.random() < 0.5
-    return tuple(max(1, 2 ** round(math.log2(size)) if even else int(size)) for size in sizes)
+    return tuple(2 ** int(math.log2(size)) if even else int(size) for size in sizes)
 
 
 def random_words(count: int, generator: torch.Generator) -> Tensor:

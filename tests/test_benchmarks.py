@@ -116,6 +116,8 @@ def test_the_verdict_on_a_sweep() -> None:
     "arguments",
     [
         ["--sweep", "2", "--quick"],
+        ["--sweep", "2", "--dtype", "float32"],
+        ["--sweep", "0"],
         ["--shape", "4x4"],
         ["--op", "sum", "--shape", "4x4", "--weight", "1x1x3"],
         ["--op", "conv1d", "--shape", "1x1x9"],

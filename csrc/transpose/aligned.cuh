@@ -90,8 +90,9 @@ __global__ void __launch_bounds__(AlignedPolicy<kBytes>::kThreads, AlignedPolicy
               word[k][w] = {};
               for (int b = 0; b < end; b += kBytes) {
                 if constexpr (kBytes < 4) {
-                  if (byte + b >= 0)
+                  if (byte + b >= 0) {
                     word[k][w] |= static_cast<word_t>(*reinterpret_cast<const element_t*>(from + b)) << (8 * b);
+                  }
                 }
               }
             }
@@ -104,8 +105,9 @@ __global__ void __launch_bounds__(AlignedPolicy<kBytes>::kThreads, AlignedPolicy
 #pragma unroll
       for (int k = 0; k < Policy::kLoads; ++k) {
 #pragma unroll
-        for (int w = 0; w < Policy::kWordsPerLane; ++w)
+        for (int w = 0; w < Policy::kWordsPerLane; ++w) {
           reinterpret_cast<word_t*>(to + k * kWarps * pitch)[32 * w] = word[k][w];
+        }
       }
     }
     __syncthreads();

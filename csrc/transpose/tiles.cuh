@@ -30,7 +30,6 @@ struct TileGrid {
 
   int64_t count() const { return int64_t{grid.x} * grid.y * grid.z; }
 
-#ifdef __CUDACC__
   // Consecutive blocks walk down the input's rows: their stores run on along an output row.
   __device__ void place(uint32_t& row_tile, uint32_t& col_tile, uint32_t& plane) const {
     row_tile = blockIdx.x;
@@ -41,7 +40,6 @@ struct TileGrid {
       plane = col_tiles.divide(col_tile);
     }
   }
-#endif
 };
 
 }  // namespace cudamem

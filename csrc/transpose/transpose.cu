@@ -57,9 +57,8 @@ int log2_ceil(int64_t n) {
 // ---------------------------------------------------------------------------------------------------------------------
 
 constexpr const char* kSwizzledNeeds =
-    "16-byte alignment of the input, its strides and both transposed sizes, stride 1 along the fastest dim, and at "
-    "most "
-    "four other dims";
+    "stride 1 along the input's fastest dim, 16-byte alignment of the input, its other strides and both transposed "
+    "sizes, and at most four other dims";
 
 template <int kBytes>
 bool make_swizzled(const TransposeProblem& t, SwizzledProblem& p) {
@@ -171,42 +170,41 @@ bool make_narrow(const TransposeProblem& t, bool joins, NarrowProblem& p) {
   return p.tiles.set(ceil_div<int64_t>(p.places, kNarrowThreads), 1, t.planes);
 }
 
-constexpr int64_t kFillingSize = 64;  // a side that is shorter takes in other dims
+// Adds a dim as it is, where StridedDims::append would join it to the one before.
+void add_dim(StridedDims<2>& dims, int64_t size, int64_t in_stride, int64_t out_stride) {
+  dims.sizes[dims.count] = size;
+  dims.strides[dims.count][0] = in_stride;
+  dims.strides[dims.count][1] = out_stride;
+  ++dims.count;
+}
 
-// Moves dims from the batch into the rows (as long as the output runs on through them) and the columns (the input).
+constexpr int64_t kFillingSize = 64;  // a side that is shorter takes in other dims
+constexpr int kMaxFolded = 3;         // of them, beside the side's own
+
+// Moves dims from the batch into the rows, as long as the output runs on through them, and into the columns, as long
+// as the input does.
 void fold(const TransposeProblem& t, StridedDims<2>& rows, StridedDims<2>& cols, StridedDims<2>& batch) {
-  rows = cols = {};
+  constexpr int kIn = 0, kOut = 1;
   batch = t.batch;
-  auto take = [&](StridedDims<2>& side, int64_t size, int operand) {
-    int count = 0;
-    int64_t run = size;
-    while (run < kFillingSize && count < 3) {
-      int next = -1;
-      for (int d = 0; d < batch.count; ++d) {
-        const int64_t stride = operand == 0 ? size == 1 ? 0 : t.in_col_stride * run : run;
-        if (stride != 0 && batch.strides[d][operand] == stride) next = d;
-      }
+  auto take = [&](StridedDims<2>& side, int operand, int64_t size, int64_t stride) {
+    StridedDims<2> taken;  // innermost first
+    while (size < kFillingSize && taken.count < kMaxFolded) {
+      int next = batch.count - 1;
+      while (next >= 0 && (stride == 0 || batch.strides[next][operand] != stride * size)) --next;
       if (next < 0) break;
-      run *= batch.sizes[next];
-      side.sizes[count] = batch.sizes[next];
-      for (int k = 0; k < 2; ++k) side.strides[count][k] = batch.strides[next][k];
-      ++count;
+      add_dim(taken, batch.sizes[next], batch.strides[next][kIn], batch.strides[next][kOut]);
+      size *= batch.sizes[next];
       batch.remove(next);
     }
-    std::reverse(side.sizes, side.sizes + count);  // outermost first
-    for (int d = 0; d < count / 2; ++d) std::swap(side.strides[d], side.strides[count - 1 - d]);
-    side.count = count;
+    side = {};
+    for (int d = taken.count - 1; d >= 0; --d) {
+      add_dim(side, taken.sizes[d], taken.strides[d][kIn], taken.strides[d][kOut]);
+    }
   };
-  take(rows, t.rows, 1);
-  take(cols, t.cols, 0);
-  auto add = [](StridedDims<2>& side, int64_t size, int64_t in_stride, int64_t out_stride) {
-    side.sizes[side.count] = size;
-    side.strides[side.count][0] = in_stride;
-    side.strides[side.count][1] = out_stride;
-    ++side.count;
-  };
-  add(rows, t.rows, t.in_row_stride, t.out_row_stride);
-  add(cols, t.cols, t.in_col_stride, t.out_col_stride);
+  take(rows, kOut, t.rows, t.out_row_stride);
+  take(cols, kIn, t.cols, t.in_col_stride);
+  add_dim(rows, t.rows, t.in_row_stride, t.out_row_stride);
+  add_dim(cols, t.cols, t.in_col_stride, t.out_col_stride);
 }
 
 bool make_general(const TransposeProblem& t, GeneralProblem& p) {
@@ -393,10 +391,7 @@ bool make_copy(const StridedDims<2>& dims, int element_bytes, int vector_bytes, 
   p.tail_bytes = dims.count == 1 ? static_cast<int>(row_bytes % vector_bytes) : 0;
   StridedDims<2> walk;
   auto add = [&](int64_t size, int64_t in_bytes, int64_t out_bytes) {
-    walk.sizes[walk.count] = size;
-    walk.strides[walk.count][0] = in_bytes / vector_bytes;
-    walk.strides[walk.count][1] = out_bytes / vector_bytes;
-    ++walk.count;
+    add_dim(walk, size, in_bytes / vector_bytes, out_bytes / vector_bytes);
   };
   // The dim of the input's neighbouring rows is split (one at most): as many of them as fill kWalkBytes are walked
   // right outside of the row.

@@ -25,18 +25,19 @@ def sum(
         dim: a dim or several, negative from the end, none twice; None and an empty list mean all.
         keepdim: keep each reduced dim, with size 1.
         dtype: the result's dtype; each element is cast to it before it is added.
-        variant: on CUDA, the kernel by name: "atomic" (one atomicAdd an element), "shared" (a tree in shared
-            memory), "shuffle" (a tree in registers, by warp shuffles) or "serial" (one thread for 256 elements of
-            an output). By default "serial" where each output has at most 32 elements, or where there are 8,192 outputs
-            that are adjacent in memory or have at most 512 elements; else "shuffle". On the CPU the name is checked
-            and ATen runs.
+        variant: on CUDA, the technique by name: "atomic" (one atomicAdd an element), "shared" (a tree in shared
+            memory, one atomicAdd a block), "shuffle" (a tree in registers, by warp shuffles, in several launches),
+            "two_launches" and "one_launch" (16-byte loads; blocks' sums are added by a second launch, or by the last
+            block), "compensated" (keeps what additions round away: within 2 ulp of the exact sum). By default
+            "one_launch". On the CPU the name is checked and ATen runs.
 
     Returns:
         A contiguous tensor. Its dtype is ``dtype``, or int64 for integers and bool, or ``input``'s. float16, bfloat16
-        and float32 accumulate in float32 and are rounded once at the end; float64 in float64; integers in int64,
-        which wraps; complex numbers part by part. The error is at most about
-        ``(256 + log2(n)) * eps * sum(abs(input))``. The same input gives the same bits on every run, but for
-        "atomic", whose order varies. Differentiable any number of times; the gradient is an expanded view. Under
+        and float32 accumulate in float32 or wider and are rounded once at the end; float64 in float64; integers in
+        int64, which wraps; complex numbers part by part. The error is at most about
+        ``(256 + n / 2**18 + log2(n)) * eps * sum(abs(input))``; that of float32 is far smaller, as its sums are
+        compensated. The same input gives the same bits on every run on the same model of GPU, but for "atomic" and
+        "shared", whose order varies. Differentiable any number of times; the gradient is an expanded view. Under
         ``torch.func`` transforms and forward-mode AD, ATen's operator runs instead. Under CUDA autocast half types
         are summed into float32, as by ``torch.sum``.
 
@@ -51,7 +52,8 @@ def sum(
         >>> cudamem_ops.sum(torch.tensor([[1, 2, 3], [4, 5, 6]]), dim=1)
         tensor([ 6, 15])
 
-    Source: M. Harris, "Optimizing Parallel Reduction in CUDA", NVIDIA, 2007.
+    Source: M. Harris, "Optimizing Parallel Reduction in CUDA", NVIDIA, 2007; A. Neumaier, "Rundungsfehleranalyse
+    einiger Verfahren zur Summation endlicher Summen", ZAMM 54, 1974.
     """
     dims = dim if dim is None or isinstance(dim, Sequence) else [operator.index(dim)]
     if variant is None:

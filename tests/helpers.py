@@ -29,13 +29,13 @@ def total_variants(op: str) -> list[str]:
     return [name for name in cudamem_ops.variants()[op] if name not in PARTIAL.get(op, ())]
 
 
-def each_variant(op: str, *, without: str = "", cpu: bool = True) -> pytest.MarkDecorator:
+def each_variant(op: str, *, without: tuple[str, ...] = (), cpu: bool = True) -> pytest.MarkDecorator:
     """Parametrises a test over (device, variant): None, the operator's own choice, and on CUDA each that takes every
     input.
 
     On the CPU a name changes nothing: each room has a test of that.
     """
-    names = [None, *(name for name in total_variants(op) if name != without)]
+    names = [None, *(name for name in total_variants(op) if name not in without)]
     places = [("cpu", None)] * cpu + [("cuda", name) for name in names]
     return pytest.mark.parametrize(("device", "variant"), places, indirect=["device"])
 

@@ -312,7 +312,7 @@ def test_plots_are_drawn(tmp_path: Path) -> None:
     rows = []
     for exponent in (20, 24):
         case = harness.Case((1 << exponent,))
-        for name, us in (("cudamem", 5.0), ("cudamem:serial", 40.0), ("torch", 8.0), ("memcpy", 5.0), ("read", 4.5)):
+        for name, us in (("cudamem", 5.0), ("cudamem:shuffle", 40.0), ("torch", 8.0), ("memcpy", 5.0), ("read", 4.5)):
             row = harness.make_row(BENCHMARKS["sum"], case, "forward", name)
             rows.append(row | {"kernel_us": us, "bytes_moved": 4 << exponent, "flops": 1 << exponent})
     meta = {"op": "sum", "gpu": "GPU", "torch": "2", "date": "2026-01-01", "fp32_peak_flops": 6e13, "figures": ""}

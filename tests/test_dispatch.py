@@ -205,7 +205,7 @@ def test_the_documented_functions_compile(device):
     def model(x, w):
         y = cudamem_ops.conv1d(x, w, padding="same") + cudamem_ops.conv1d(x, w, None, 1, 1, variant="shared")
         y = cudamem_ops.transpose(y, 0, -1) * cudamem_ops.transpose(x[:, :1], 0, 2, variant="naive")
-        return cudamem_ops.sum(y, 0) - cudamem_ops.sum(y, [1], dtype=torch.float64, variant="serial").sum()
+        return cudamem_ops.sum(y, 0) - cudamem_ops.sum(y, [1], dtype=torch.float64, variant="two_launches").sum()
 
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)

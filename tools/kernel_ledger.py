@@ -57,7 +57,7 @@ def compile_one(home: Path, source: Path, architecture: str) -> dict[str, list[i
 
 def demangle(names: list[str]) -> dict[str, str]:
     text = subprocess.run(["c++filt", *names], capture_output=True, text=True, check=True).stdout
-    short = (re.sub(r"\(cudamem::\w+Problem.*\)$", "", line) for line in text.splitlines())
+    short = (re.sub(r"\(cudamem::\w+\)$", "", line) for line in text.splitlines())
     return dict(zip(names, (name.replace("void ", "").replace("cudamem::", "") for name in short), strict=True))
 
 

@@ -82,67 +82,97 @@ Tensor sum_meta(const Tensor& self, Dims dim, bool keepdim, Dtype dtype, Variant
 }
 
 #ifndef CUDAMEM_CPU_ONLY
-// A thread for each output where there are many outputs, but for long rows; or where there is too little for a block.
-// On an H200, 2^27 float32: rows of 64: serial 536 us, shuffle 3514; of 512: 579, 627; of 1024: 578, 258; columns: 200,
-// 900.
-SumVariant best_variant(const SumProblem& p) {
-  const bool outputs_adjacent = p.outputs.count > 0 && p.outputs.strides[p.outputs.count - 1][0] == 1;
-  const bool many_outputs = p.num_outputs >= 8192;
-  const bool serial = p.num_reduced <= 32 || (many_outputs && (p.num_reduced <= 512 || outputs_adjacent));
-  return serial ? SumVariant::kSerial : SumVariant::kShuffle;
+// The dims of the tensor and of its contiguous sum, in the order of the tensor's strides, so that as many as possible
+// join. An expanded dim comes first: it brings nothing to read side by side.
+SumProblem make_problem(const Tensor& out, const Tensor& self, const std::bitset<kMaxDims + 1>& reduced) {
+  SumProblem p;
+  std::vector<int64_t> order(self.dim()), out_strides(self.dim());
+  std::iota(order.begin(), order.end(), 0);
+  int64_t elems = 1;
+  for (int64_t d = self.dim() - 1; d >= 0; --d) {
+    out_strides[d] = reduced[d] ? 0 : elems;
+    if (!reduced[d]) elems *= self.size(d);
+  }
+  const auto before = [&](int64_t a, int64_t b) {
+    if ((self.stride(a) == 0) != (self.stride(b) == 0)) return self.stride(a) == 0;
+    return self.stride(a) > self.stride(b);
+  };
+  std::stable_sort(order.begin(), order.end(), before);
+  for (const int64_t d : order)
+    (reduced[d] ? p.reduced : p.kept).append(self.size(d), {self.stride(d), out_strides[d]});
+  p.num_outputs = out.numel();
+  p.num_reduced = self.numel() / p.num_outputs;
+  p.input = self.const_data_ptr();
+  p.output = out.mutable_data_ptr();
+  p.in_type = *kernel_dtype(self.scalar_type());
+  p.out_type = *kernel_dtype(out.scalar_type());
+  p.cast_type = p.out_type;
+  return p;
 }
 
-// Passes until one value is left for each output. `out` is contiguous, of a type that has a kernel for self's.
-void sum_into(const Tensor& out, const Tensor& self, const std::bitset<kMaxDims + 1>& reduced, Variant variant) {
-  SumProblem p;
-  p.num_outputs = out.numel();
-  p.num_reduced = self.numel() / out.numel();
-  std::vector<int64_t> order;  // of the reduced dims: the memory's, so that as many as possible join
-  for (int64_t d = 0; d < self.dim(); ++d) {
-    if (reduced[d]) {
-      order.push_back(d);
-    } else {
-      p.outputs.append(self.size(d), {self.stride(d)});
-    }
-  }
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return self.stride(a) > self.stride(b); });
-  for (const int64_t d : order) p.reduced.append(self.size(d), {self.stride(d)});
+bool is_textbook(SumVariant variant) { return variant <= SumVariant::kShuffle; }
 
-  const auto chosen = variant ? static_cast<SumVariant>(variant_index("sum", kSumVariants, *variant)) : best_variant(p);
+// The textbook kernels, which take every shape, but elements only in the type that they are added in.
+void sum_by_textbook(const Tensor& out, const Tensor& self, const std::bitset<kMaxDims + 1>& reduced,
+                     SumVariant variant) {
+  SumProblem p = make_problem(out, self, reduced);
   const cudaStream_t stream = current_stream(self.device());
-  const DType out_type = *kernel_dtype(out.scalar_type());
-  p.in_type = *kernel_dtype(self.scalar_type());
-  p.input = self.const_data_ptr();
-
-  const DType accumulator = sum_accumulator(p.in_type);
-  if (chosen == SumVariant::kAtomic) {
-    const Tensor total = at::zeros(out.sizes(), out.options().dtype(scalar_type(accumulator)));
+  const auto accumulator = out.options().dtype(scalar_type(sum_accumulator(p.out_type)));
+  if (variant != SumVariant::kShuffle) {
+    const Tensor total = at::zeros(out.sizes(), accumulator);
     p.output = total.mutable_data_ptr();
-    p.out_type = accumulator;
-    check_launch("sum", launch_sum(chosen, p, stream));
+    check_launch("sum", launch_textbook_sum(variant, p, stream));
     out.copy_(total);
     return;
   }
   Tensor scratch;  // what the last pass wrote; memory that is replaced stays valid in stream order
+  const DType out_type = p.out_type;
   while (true) {
-    const int64_t partials = sum_partials(chosen, p.num_reduced);
+    const int64_t partials = textbook_partials(variant, p.num_reduced);
     if (partials == 1) break;
-    const Tensor next = at::empty({p.num_outputs, partials}, out.options().dtype(scalar_type(accumulator)));
+    const Tensor next = at::empty({p.num_outputs, partials}, accumulator);
     p.output = next.mutable_data_ptr();
-    p.out_type = accumulator;
-    check_launch("sum", launch_sum(chosen, p, stream));
+    p.out_type = sum_accumulator(out_type);
+    check_launch("sum", launch_textbook_sum(variant, p, stream));
 
     scratch = next;
     p.input = scratch.const_data_ptr();
-    p.in_type = accumulator;
+    p.in_type = p.out_type;
     p.num_reduced = partials;
-    p.outputs = p.reduced = {};
-    p.outputs.append(p.num_outputs, {partials});
-    p.reduced.append(partials, {1});
+    p.kept = p.reduced = {};
+    p.kept.append(p.num_outputs, {partials, 1});
+    p.reduced.append(partials, {1, 0});
   }
   p.output = out.mutable_data_ptr();
   p.out_type = out_type;
-  check_launch("sum", launch_sum(chosen, p, stream));
+  check_launch("sum", launch_textbook_sum(variant, p, stream));
+}
+
+// `out` is contiguous; both are of types that the kernels know. Each element is cast to out's type before it is added.
+void sum_into(const Tensor& out, const Tensor& self, const std::bitset<kMaxDims + 1>& reduced, Variant name) {
+  if (out.numel() > kMaxDividend) {  // in halves, since the kernels count outputs in 31 bits
+    int64_t d = 0;
+    while (reduced[d] || self.size(d) == 1) ++d;
+    const int64_t size = self.size(d), half = size / 2, outputs = out.numel() / size * half;
+    const Tensor flat = out.view({-1});
+    sum_into(flat.narrow(0, 0, outputs), self.narrow(d, 0, half), reduced, name);
+    return sum_into(flat.narrow(0, outputs, out.numel() - outputs), self.narrow(d, half, size - half), reduced, name);
+  }
+  const auto variant =
+      name ? static_cast<SumVariant>(variant_index("sum", kSumVariants, *name)) : SumVariant::kOneLaunch;
+  const SumProblem problem = make_problem(out, self, reduced);
+  SumPlan plan;
+  if (!is_textbook(variant)) plan = plan_sum(problem, variant);
+  if (plan.kernel == nullptr) {
+    const bool plain = adds_plainly(problem.in_type, problem.cast_type);
+    return sum_by_textbook(out, plain ? self : self.to(out.scalar_type()), reduced,
+                           is_textbook(variant) ? variant : SumVariant::kShuffle);
+  }
+  const cudaStream_t stream = current_stream(self.device());
+  if (variant != SumVariant::kTwoLaunches) take_letters(plan, stream);
+  Tensor scratch;
+  if (plan.scratch_bytes > 0) scratch = at::empty({plan.scratch_bytes}, self.options().dtype(at::kByte));
+  check_launch("sum", launch_sum(plan, scratch.defined() ? scratch.mutable_data_ptr() : nullptr, stream));
 }
 
 Tensor sum_cuda(const Tensor& self, Dims dim, bool keepdim, Dtype dtype, Variant variant) {
@@ -150,38 +180,32 @@ Tensor sum_cuda(const Tensor& self, Dims dim, bool keepdim, Dtype dtype, Variant
   const auto reduced = reduced_dims(self, dim);
   const at::ScalarType out_dtype = output_dtype(self, dtype);
   const c10::DeviceGuard guard(self.device());
-  const auto sizes = output_sizes(self.sizes(), reduced, keepdim);
-  const auto options = self.options();
-  const std::bitset<kMaxDims + 1> of_input(reduced.to_ullong());  // one more: view_as_real adds a dim
-  if (variant == "atomic" && !at::isIntegralType(out_dtype, /*includeBool=*/true)) {
-    at::globalContext().alertNotDeterministic("cudamem::sum with variant 'atomic'");
-  }
-
-  if (at::isComplexType(out_dtype)) {  // two sums, of the real and of the imaginary parts, which lie side by side
-    Tensor out = at::empty(sizes, options.dtype(out_dtype));
-    if (self.numel() == 0) return out.zero_();
-    auto of_parts = of_input;
-    of_parts.reset(self.dim());
-    sum_into(at::view_as_real(out), at::view_as_real(self.to(out_dtype)), of_parts, variant);
-    return out;
-  }
-  // Each element is cast before it is added, but for one case where the cast can wait until after the sum: integers
-  // wrap alike, so that a narrower one is cut from the int64 sum.
   const bool to_integer = at::isIntegralType(out_dtype, /*includeBool=*/true);
-  const bool cast_later = to_integer && out_dtype != at::kBool && at::isIntegralType(self.scalar_type(), true);
-  const at::ScalarType sum_dtype = to_integer ? at::kLong : out_dtype;
-  const auto has_kernel = [&](at::ScalarType type) {
-    const auto in = kernel_dtype(type), out = kernel_dtype(sum_dtype);
-    return in && out && sum_has_kernel(*in, *out);
-  };
-  const bool in_place =
-      has_kernel(self.scalar_type()) && (cast_later || !to_integer || self.scalar_type() == out_dtype);
-  const Tensor input = in_place ? self : self.to(out_dtype);
-  TORCH_CHECK_NOT_IMPLEMENTED(has_kernel(input.scalar_type()), "\"cudamem::sum\" not implemented for '",
-                              input.scalar_type(), "'");
-  Tensor out = at::empty(sizes, options.dtype(sum_dtype));
+  if ((variant == "atomic" || variant == "shared") && !to_integer) {
+    at::globalContext().alertNotDeterministic("cudamem::sum with variant '" + std::string(*variant) + "'");
+  }
+  if (self.is_complex() && !at::isComplexType(out_dtype)) {
+    return sum_cuda(self.to(out_dtype), dim, keepdim, out_dtype, variant);
+  }
+  if (at::isComplexType(out_dtype) && !self.is_complex()) {
+    return sum_cuda(self, dim, keepdim, c10::toRealValueType(out_dtype), variant).to(out_dtype);
+  }
+  // Types without a kernel are added as int64, which wraps as they do.
+  const at::ScalarType real = c10::toRealValueType(out_dtype), sum_dtype = kernel_dtype(real) ? out_dtype : at::kLong;
+  TORCH_CHECK_NOT_IMPLEMENTED(kernel_dtype(real) || to_integer, "\"cudamem::sum\" not implemented for '", out_dtype,
+                              "'");
+  Tensor input = self;
+  if (!kernel_dtype(c10::toRealValueType(self.scalar_type())) ||
+      (sum_dtype != out_dtype && !at::isIntegralType(self.scalar_type(), /*includeBool=*/true))) {
+    input = self.to(out_dtype).to(sum_dtype);
+  }
+  Tensor out = at::empty(output_sizes(self.sizes(), reduced, keepdim), self.options().dtype(sum_dtype));
+  std::bitset<kMaxDims + 1> of_input(reduced.to_ullong());  // one more: view_as_real adds a dim
   if (self.numel() == 0) {
     out.zero_();
+  } else if (self.is_complex()) {  // two sums, of the real and of the imaginary parts, which lie side by side
+    of_input.reset(self.dim());
+    sum_into(at::view_as_real(out), at::view_as_real(input), of_input, variant);
   } else {
     sum_into(out, input, of_input, variant);
   }

@@ -1,0 +1,43 @@
+// What the policy chooses from. The kernels are compiled in three files, since together they take minutes.
+#pragma once
+
+#include "sum/sum.h"
+
+namespace cudamem {
+
+using SumKernel = void (*)(SumParams);
+
+// Outputs that own runs of memory. Null where a type has none; compensated ones exist for float32 in all shapes, for
+// the other floating types for long runs.
+struct RowKernels {
+  SumKernel one_run = nullptr, runs = nullptr, packed = nullptr, packed_few = nullptr, short_rows = nullptr;
+};
+RowKernels row_kernels(DType in_type, bool compensated);
+
+// Outputs side by side in memory.
+struct ColumnKernels {
+  SumKernel few_rows = nullptr, one_dim = nullptr, two_dims = nullptr;
+};
+ColumnKernels column_kernels(DType in_type, bool compensated);
+
+// Any strides and types; `partials` belong to those and to rows.
+struct ElementKernels {
+  SumKernel one_dim = nullptr, dims = nullptr;
+};
+ElementKernels element_kernels(DType cast_type, bool compensated);
+
+// Those that add up partial sums in a second launch, and how many bytes one takes.
+struct PartialKernels {
+  SumKernel rows = nullptr, columns = nullptr, elements = nullptr;
+  int row_bytes = 0, column_bytes = 0, element_bytes = 0;
+};
+PartialKernels partial_kernels(DType cast_type, bool compensated);
+
+using TextbookKernel = void (*)(SumProblem);
+TextbookKernel textbook_kernel(SumVariant variant, DType in_type);
+
+std::vector<KernelEntry> row_kernel_entries();
+std::vector<KernelEntry> column_kernel_entries();
+std::vector<KernelEntry> element_kernel_entries();
+
+}  // namespace cudamem

@@ -1,0 +1,59 @@
+// The numbers that the policy chooses by. Measured on an H200; `README.md` has the figures.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace cudamem {
+
+// The textbook kernels: a thread adds so many elements before it meets the others.
+constexpr int kTextbookThreads = 256;
+constexpr int kTextbookItems = 16;
+constexpr int kTextbookChunk = kTextbookThreads * kTextbookItems;
+
+constexpr int kMaxSumThreads = 512;  // rows
+constexpr int kPackedThreads = 256;
+constexpr int kPackedLoads = 4;  // vectors of a thread; 2 in 512 threads are 3% slower for float16
+constexpr int kFewRowsThreads = 256;
+constexpr int kFinishThreads = 256;
+constexpr int kStageThreads = 256;
+constexpr int kStageBytes = 16384;
+constexpr int kStridedThreads = 256;
+constexpr int kStridedLoads = 8;
+constexpr int kMaxWindow = 2048;  // columns of a block
+template <int kElemBytes>
+constexpr int kColumnThreads = kElemBytes == 1 ? 256 : 512;  // shared memory holds their sums in 32 KB
+static_assert(kColumnThreads<1> * 16 * sizeof(int64_t) <= 32768 && kColumnThreads<2> * 8 * sizeof(int64_t) <= 32768);
+
+constexpr int kMaxPieces = 65535;     // a grid's limit in y
+constexpr int kSumLetters = 1 << 19;  // 64-bit words, 4 MB
+constexpr int kStreamLetters = 2048;  // of each stream
+constexpr size_t kMaxStreams = 64;    // that have letters; what is left is for captured graphs
+
+struct SumPolicy {
+  // Rows. Vectors are of 16 bytes.
+  int64_t packed_bytes = 512;        // rows of a power of two of bytes up to this are packed
+  int64_t short_bytes = 16384;       // rows up to this are staged, one block for 16 KB of them; where all rows
+  int64_t few_bytes = 1 << 22;       // together have less than this, that leaves multiprocessors idle, and only
+  int64_t short_of_few_bytes = 512;  // rows up to this are
+  int64_t short_lane_elems = 32;     // a thread adds at most so many elements of a short row, if a warp can
+  int64_t lane_vectors = 8;          // a thread's part of a row that a warp or less has
+  int64_t thread_vectors = 16;       // a thread's part of a row that a block has
+  int64_t few_threads = 65536;       // with fewer threads than this, each has less
+  int64_t single_vectors = 4096;     // up to this, one block is faster than several that meet
+  int64_t single_thread_vectors = 4;
+  int64_t small_vectors = 262144;  // up to this, blocks of 256 threads meet sooner than of 512
+  int64_t row_threads = 512;
+  int64_t group_threads = 256;
+  int64_t run_vectors = 4;  // a thread's part of one of several runs
+
+  // Columns.
+  int64_t few_rows = 1 << 15;         // up to so many, a thread sees a whole column, if there are
+  int64_t few_rows_threads = 131072;  // so many threads
+  int64_t across = 32;                // vectors side by side in a block, halved down to
+  int64_t least_across = 8;           // this where there are few blocks
+  int64_t rows_per_thread = 4;        // at least
+  int64_t piece_rows = 16;            // of a thread at least, where blocks share columns
+};
+
+}  // namespace cudamem

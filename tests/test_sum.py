@@ -21,7 +21,6 @@ from helpers import (
     assert_same_error,
     assert_within,
     each_variant,
-    epsilon,
     numpy_sum,
     poisoned_memory,
     random_values,
@@ -326,7 +325,8 @@ def test_variants_on_the_cpu():
 def test_an_unknown_variant_is_refused_with_those_there_are(device):
     with pytest.raises(
         RuntimeError,
-        match=r"unknown variant 'warp'; there are 'atomic', 'shared', 'shuffle', 'two_launches', 'one_launch', 'compensated'",
+        match=r"unknown variant 'warp'; there are 'atomic', 'shared', 'shuffle', 'two_launches', 'one_launch', "
+        r"'compensated'",
     ):
         OPS.sum(torch.ones(3, device=device), variant="warp")
 

@@ -25,8 +25,9 @@ __global__ void __launch_bounds__(kStageThreads) sum_short_rows_kernel(const __g
   const uint4* vectors = reinterpret_cast<const uint4*>(in - skew);
   const int count = (skew + elems + kElems<in_t> - 1) / kElems<in_t>;
   // Neighbours' elements are read and ignored, but nothing before the first row or after the last.
-  const int begin = skew > 0 && blockIdx.x == 0 ? 1 : 0;
-  const int end = blockIdx.x == gridDim.x - 1 ? (skew + elems) / kElems<in_t> : count;
+  const int begin = first_row * length < skew ? 1 : 0;
+  const int64_t left = (int64_t{p.kept.size} - first_row) * length;
+  const int end = static_cast<int>(min(int64_t{count}, (skew + left) / kElems<in_t>));
   constexpr int kLoads = kVectors / kStageThreads;
   uint4 loaded[kLoads];
 #pragma unroll

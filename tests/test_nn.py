@@ -1,6 +1,7 @@
 """cudamem_ops.nn: torch.nn's layers, with the operators inside."""
 
 import copy
+import doctest
 import io
 import itertools
 
@@ -168,3 +169,11 @@ def test_the_rule_of_convert_is_the_operators_own(cuda):
 
 def test_nn_is_part_of_the_package():
     assert cudamem_ops.nn.Conv1d is Conv1d
+
+
+@pytest.mark.parametrize("documented", [Conv1d, convert])
+def test_docstring_example_prints_what_it_says(documented):
+    examples = doctest.DocTestFinder().find(documented, documented.__name__, globs={})
+    assert any(test.examples for test in examples)
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert sum(runner.run(test).failed for test in examples) == 0

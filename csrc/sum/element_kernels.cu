@@ -1,7 +1,7 @@
 #include "sum/columns.cuh"
 #include "sum/kernels.h"
 #include "sum/strided.cuh"
-#include "sum/textbook.cuh"
+#include "sum/sum.cuh"
 #include "sum/types.cuh"
 
 namespace cudamem {

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from cudamem_ops import _load  # noqa: F401 - registers the operators
+
+_default, _variant = torch.ops.cudamem.sum.default, torch.ops.cudamem.sum.variant  # found once, not in every call
+
 
 def sum(
     input: Tensor,
@@ -55,7 +59,7 @@ def sum(
     Source: M. Harris, "Optimizing Parallel Reduction in CUDA", NVIDIA, 2007; A. Neumaier, "Rundungsfehleranalyse
     einiger Verfahren zur Summation endlicher Summen", ZAMM 54, 1974.
     """
-    dims = dim if dim is None or isinstance(dim, Sequence) else [operator.index(dim)]
+    dims = dim if dim is None or isinstance(dim, (list, tuple, Sequence)) else [operator.index(dim)]
     if variant is None:
-        return torch.ops.cudamem.sum.default(input, dims, keepdim, dtype=dtype)
-    return torch.ops.cudamem.sum.variant(input, dims, keepdim, dtype=dtype, variant=variant)
+        return _default(input, dims, keepdim, dtype=dtype)
+    return _variant(input, dims, keepdim, dtype=dtype, variant=variant)

@@ -8,9 +8,15 @@ namespace cudamem {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// The least number of blocks that a multiprocessor is to hold: earlier compilers' code needs more registers for the
-// same.
-constexpr int blocks_without_spills(int blocks) { return kHopperOrNewer ? blocks : 1; }
+// Whether the compiler needs as few registers as for 9.0 to 11.0: the same code takes more on other architectures.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200
+constexpr bool kFewRegisters = true;
+#else
+constexpr bool kFewRegisters = false;
+#endif
+
+// How many blocks a multiprocessor is to hold at least.
+constexpr int blocks_without_spills(int blocks) { return kFewRegisters ? blocks : 1; }
 
 template <typename in_t>
 constexpr int kElems = 16 / sizeof(in_t);  // of one vector

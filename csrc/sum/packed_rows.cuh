@@ -30,7 +30,8 @@ __device__ inline void store_rows(const SumParams& p, int64_t vector, acc_t (&to
 }
 
 template <typename in_t, typename acc_t, int kLoads>
-__global__ void __launch_bounds__(kPackedThreads) sum_packed_rows_kernel(const __grid_constant__ SumParams p) {
+__global__ void __launch_bounds__(kPackedThreads, kFewRegisters ? 0 : 3)
+    sum_packed_rows_kernel(const __grid_constant__ SumParams p) {
   constexpr int V = kElems<in_t>;
   const uint4* in = static_cast<const uint4*>(p.input);
   const int64_t first = int64_t{blockIdx.x} * (kPackedThreads * kLoads) + threadIdx.x;

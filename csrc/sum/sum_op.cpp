@@ -245,13 +245,14 @@ struct SumFunction : torch::autograd::Function<SumFunction> {
     const std::bitset<kMaxDims> reduced(ctx->saved_data["reduced"].toInt());
     const at::ScalarType dtype = ctx->saved_data["dtype"].toScalarType();
     Tensor grad = grads[0];
-    if (!ctx->saved_data["keepdim"].toBool()) {
+    if (grad.dim() > 0 && !ctx->saved_data["keepdim"].toBool()) {  // a 0-dim gradient expands as it is
       for (size_t d = 0; d < sizes.size(); ++d) {
         if (reduced[d]) grad = grad.unsqueeze(static_cast<int64_t>(d));
       }
     }
     if (grad.is_complex() && !at::isComplexType(dtype)) grad = at::real(grad);
-    return {grad.expand_symint(sizes).to(dtype), Tensor(), Tensor(), Tensor(), Tensor()};
+    grad = grad.expand_symint(sizes);
+    return {grad.scalar_type() == dtype ? grad : grad.to(dtype), Tensor(), Tensor(), Tensor(), Tensor()};
   }
 };
 

@@ -167,6 +167,18 @@ def test_every_alignment(device, variant, dtype):
             check(x, dim, variant=variant)
 
 
+@every_kernel
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("width", [2, 3, 5, 7, 33])
+def test_narrow_columns_and_short_rows_that_end_with_their_memory(device, variant, dtype, width):
+    for rows in (29, 44, 81, 1025):
+        for offset in range(8):
+            x = random_values((rows * width + offset,), dtype, device)[offset:]
+            check(x.view(rows, width), 0, variant=variant)
+            check(x.view(rows, width), 1, variant=variant)
+            check(x.view(width, rows), 0, variant=variant)
+
+
 @every_variant
 def test_conjugate_and_negative_views_are_resolved(device, variant):
     z = random_values((33, 32), torch.complex64, device)

@@ -5,7 +5,7 @@
 // Hazard:  rows of odd length start at other places between two 16-byte boundaries. A thread therefore walks rows that
 //          all start alike (every 2nd, 4th, 8th or 16th) and owns the columns of aligned vectors there; the sums are
 //          shifted into place when the threads meet. Vectors then reach over both ends of a row, into its neighbours,
-//          whose sums are dropped; not so in the first and last row, where no neighbour may exist.
+//          whose sums are dropped; not so in the first and the last, where no neighbour may exist.
 #pragma once
 
 #include "sum/split.cuh"
@@ -130,7 +130,7 @@ struct ColumnOutputs {
     while (2 * sharing * stride <= threads) sharing *= 2;
     const unsigned all = p.split.pieces * stride;
     for (int i = thread; i < sharing * stride; i += threads) {
-      tile[i] = add_partials(partials<acc_t>(p), i, all, sharing * stride);
+      if (i % stride < count) tile[i] = add_partials(partials<acc_t>(p), i, all, sharing * stride);
     }
     add_tile_rows(tile, sharing, stride, thread, threads);
     for (int i = thread; i < count; i += threads) store(p, i, tile[i]);
@@ -168,7 +168,21 @@ __global__ void __launch_bounds__(kColumnThreads<sizeof(in_t)>,
   const bool guarded = p.guarded && (from == 0 || from + p.window + V > p.inner);
   const bool active = column < p.inner;
   sum_t sums[V] = {};
-  const int begin = guarded && first == 0 ? 1 : first, plain_end = guarded ? min(end, rows - 1) : end;
+  const int last_row = rows - (p.last_inner < V ? 2 : 1);  // from here on, a vector may reach over the end of the last
+  const int begin = guarded && first == 0 ? 1 : first, plain_end = guarded ? min(end, last_row) : end;
+  if (guarded) {  // what lies outside of the rows is not read
+    auto add_inside = [&](int edge) {
+      if (edge < first || edge >= end || (edge - first) % step != own) return;
+      const int64_t width = edge == rows - 1 ? p.last_inner : p.inner;
+      const in_t* elements = row(edge) + column;
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        if (column + j >= 0 && column + j < width) add(sums[j], elements[j]);
+      }
+    };
+    add_inside(0);
+    for (int edge = max(last_row, 1); edge < rows; ++edge) add_inside(edge);
+  }
   int r = first + own;
   if (r < begin) r += step;
   if (active && r < plain_end) {
@@ -188,20 +202,6 @@ __global__ void __launch_bounds__(kColumnThreads<sizeof(in_t)>,
                                                     },
                                                     [&](const auto& group) { add_columns<in_t>(sums, group); });
   }
-  if (guarded) {  // what lies outside the first and last row is not read
-    auto add_inside = [&](int r) {
-      if (r < first || r >= end || (r - first) % step != own) return;
-      const int64_t width = r == rows - 1 ? p.last_inner : p.inner;
-      const in_t* elements = row(r) + column;
-#pragma unroll
-      for (int j = 0; j < V; ++j) {
-        if (column + j >= 0 && column + j < width) add(sums[j], elements[j]);
-      }
-    };
-    add_inside(0);
-    if (rows > 1) add_inside(rows - 1);
-  }
-
   // The block's sums as [down * fold, outputs] in shared memory, halved until one row is left.
   __shared__ acc_t tile[kColumnThreads<sizeof(in_t)> * V];
   const int width = p.window, threads = blockDim.x * blockDim.y, thread = threadIdx.y * blockDim.x + threadIdx.x;
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(kColumnThreads<sizeof(in_t)>,
 
 template <typename acc_t>
 __global__ void __launch_bounds__(kFinishThreads) sum_column_partials_kernel(const __grid_constant__ SumParams p) {
-  __shared__ acc_t tile[kMaxWindow > kFinishThreads ? kMaxWindow : kFinishThreads];
+  __shared__ acc_t tile[kColumnTileBytes / sizeof(acc_t)];
   ColumnOutputs(p).finish(p, tile, threadIdx.x, blockDim.x);
 }
 

@@ -20,10 +20,11 @@ constexpr int kStageThreads = 256;
 constexpr int kStageBytes = 16384;
 constexpr int kStridedThreads = 256;
 constexpr int kStridedLoads = 8;
-constexpr int kMaxWindow = 2048;  // columns of a block
+constexpr int kColumnTileBytes = 32768;  // of shared memory, for the sums of a block's columns
 template <int kElemBytes>
-constexpr int kColumnThreads = kElemBytes == 1 ? 256 : 512;  // shared memory holds their sums in 32 KB
-static_assert(kColumnThreads<1> * 16 * sizeof(int64_t) <= 32768 && kColumnThreads<2> * 8 * sizeof(int64_t) <= 32768);
+constexpr int kColumnThreads = kElemBytes == 1 ? 256 : 512;
+static_assert(kColumnThreads<1> * 16 * sizeof(int64_t) <= kColumnTileBytes);
+static_assert(kColumnThreads<2> * 8 * sizeof(int64_t) <= kColumnTileBytes);
 
 constexpr int kMaxPieces = 65535;     // a grid's limit in y
 constexpr int kSumLetters = 1 << 19;  // 64-bit words, 4 MB

@@ -104,9 +104,10 @@ struct Planner {
     if (!set_dims(false, true)) return false;
     p.inner = run;
     const bool at_boundary = reinterpret_cast<uintptr_t>(p.input) % 16 == 0;
+    const bool to_boundary = reinterpret_cast<uintptr_t>(p.output) % 16 == 0;
     if (one_run && kept.count == 1 && kept.strides[0][0] == run && kept.strides[0][1] == 1) {
       const bool pow2 = (bytes & (bytes - 1)) == 0;
-      if (kernels.packed && at_boundary && pow2 && bytes <= policy.packed_bytes)
+      if (kernels.packed && at_boundary && to_boundary && pow2 && bytes <= policy.packed_bytes)
         return plan_packed_rows(kernels, bytes);
       const bool few = p.kept.size * bytes < policy.few_bytes;
       if (kernels.short_rows && bytes <= (few ? policy.short_of_few_bytes : policy.short_bytes)) {
@@ -191,8 +192,8 @@ struct Planner {
     bool aligned = reinterpret_cast<uintptr_t>(p.input) % 16 == 0, alike = true, apart = true;
     for (int d = 0; d < p.kept.count; ++d) aligned &= p.kept.in_strides[d] % vector_elems == 0;
     const int64_t vectors_of_row = width / vector_elems;
-    bool to_boundary =
-        p.inner_out_stride == 1 && width % vector_elems == 0 && p.reduced.in_strides[0] % vector_elems == 0;
+    bool to_boundary = reinterpret_cast<uintptr_t>(p.output) % 16 == 0 && p.inner_out_stride == 1 &&
+                       width % vector_elems == 0 && p.reduced.in_strides[0] % vector_elems == 0;
     for (int d = 0; d < p.kept.count; ++d) to_boundary &= p.kept.out_strides[d] % vector_elems == 0;
     if (one_dim && aligned && to_boundary && rows <= policy.few_rows && p.kept.size <= 65535 &&
         vectors_of_row * p.kept.size >= (rows <= 16 ? 4096 : policy.few_rows_threads)) {

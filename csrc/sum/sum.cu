@@ -226,7 +226,7 @@ struct Planner {
     if (!alike && !one_dim) return false;
     p.guarded = !aligned || width % vector_elems != 0 || p.last_inner != width;
     if (p.guarded && !apart) return false;
-    if (width < vector_elems) return false;
+    if (width < vector_elems || rows > kMaxDividend / 2) return false;  // threads count rows past the last in 32 bits
     const int64_t vectors = ceil_of(width, vector_elems);
 
     const int64_t limit = elem_bytes == 1 ? kColumnThreads<1> : kColumnThreads<2>;

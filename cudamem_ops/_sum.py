@@ -41,14 +41,15 @@ def sum(
         int64, which wraps; complex numbers part by part. The error is at most about
         ``(256 + n / 2**18 + log2(n)) * eps * sum(abs(input))``; that of float32 is far smaller, as its sums are
         compensated. The same input gives the same bits on every run on the same model of GPU, but for "atomic" and
-        "shared", whose order varies. Differentiable any number of times; the gradient is an expanded view. Under
-        ``torch.func`` transforms and forward-mode AD, ATen's operator runs instead. Under CUDA autocast half types
+        "shared", whose order varies; beyond 64 streams, or some hundred long sums in captured graphs, "one_launch"
+        takes two, and a last bit may differ. Differentiable any number of times; the gradient is an expanded view.
+        Under ``torch.func`` transforms and forward-mode AD, ATen's operator runs instead. Under CUDA autocast half types
         are summed into float32, as by ``torch.sum``.
 
     Raises:
         IndexError: a dim is out of range.
-        RuntimeError: a dim is named twice; there are more than 64 dims; the variant's name is unknown; the GPU's
-            architecture was not built.
+        RuntimeError: a dim is named twice; there are more than 64 dims; the variant's name is unknown, or it cannot run
+            here (more than 8 dims that do not join); the GPU's architecture was not built.
         NotImplementedError: the dtype has no sum (float8 without ``dtype``).
 
     Example:

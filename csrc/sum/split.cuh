@@ -4,9 +4,10 @@
 // Hazard: mail must not be read before it is there, nor taken for that of the call before. A letter is one 64-bit word,
 // half of it a mark: whoever reads the mark has the rest of the word, without a fence. All marks are 0 when the library
 // is loaded, and the reader sets them back to 0: no call has to clear them. What does not fit into letters lies in
-// scratch memory, and the letter is written with release and read with acquire semantics. Hazard: the last block waits
-// for the others, so they must run. Blocks start in the order of their indices, and those that it waits for come before
-// it.
+// scratch memory, and the letter is written with release and read with acquire semantics.
+//
+// Hazard: the last block waits for the others, so they must run. Blocks start in the order of their indices, and those
+// that it waits for come before it.
 //
 // The partials are added in their own order, whichever arrived first: the same bits on every run, which atomicAdd on
 // floats would not give. Beside a ticket from an atomic counter (write, fence, atomic, read, each a trip to L2 and

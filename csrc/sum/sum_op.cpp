@@ -164,6 +164,8 @@ void sum_into(const Tensor& out, const Tensor& self, const std::bitset<kMaxDims 
   SumPlan plan;
   if (!is_textbook(variant)) plan = plan_sum(problem, variant);
   if (plan.kernel == nullptr) {
+    TORCH_CHECK(!name || is_textbook(variant), "cudamem::sum: variant '", *name,
+                "' takes up to 8 kept and 8 summed dims that do not join, and fewer than 2^31 rows of each");
     const bool plain = adds_plainly(problem.in_type, problem.cast_type);
     return sum_by_textbook(out, plain ? self : self.to(out.scalar_type()), reduced,
                            is_textbook(variant) ? variant : SumVariant::kShuffle);

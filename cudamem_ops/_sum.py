@@ -43,8 +43,8 @@ def sum(
         compensated. The same input gives the same bits on every run on the same model of GPU, but for "atomic" and
         "shared", whose order varies; beyond 64 streams, or some hundred long sums in captured graphs, "one_launch"
         takes two, and a last bit may differ. Differentiable any number of times; the gradient is an expanded view.
-        Under ``torch.func`` transforms and forward-mode AD, ATen's operator runs instead. Under CUDA autocast half types
-        are summed into float32, as by ``torch.sum``.
+        Under ``torch.func`` transforms and forward-mode AD, ATen's operator runs instead. Under CUDA autocast half
+        types are summed into float32, as by ``torch.sum``.
 
     Raises:
         IndexError: a dim is out of range.

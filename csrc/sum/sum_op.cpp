@@ -158,9 +158,10 @@ void sum_into(const Tensor& out, const Tensor& self, const std::bitset<kMaxDims 
     sum_into(flat.narrow(0, 0, outputs), self.narrow(d, 0, half), reduced, name);
     return sum_into(flat.narrow(0, outputs, out.numel() - outputs), self.narrow(d, half, size - half), reduced, name);
   }
-  const auto variant =
-      name ? static_cast<SumVariant>(variant_index("sum", kSumVariants, *name)) : SumVariant::kOneLaunch;
+  auto variant = name ? static_cast<SumVariant>(variant_index("sum", kSumVariants, *name)) : SumVariant::kOneLaunch;
   const SumProblem problem = make_problem(out, self, reduced);
+  const bool exact = problem.cast_type <= DType::kInt64;  // nothing to compensate
+  if (exact && variant == SumVariant::kCompensated) variant = SumVariant::kOneLaunch;
   SumPlan plan;
   if (!is_textbook(variant)) plan = plan_sum(problem, variant);
   if (plan.kernel == nullptr) {

@@ -94,6 +94,8 @@ cudaError_t launch(Conv1dVariant variant, const Conv1dProblem& problem, cudaStre
     case Conv1dVariant::kConstant:
       return ConstantBank::of_current_device().use(
           problem, stream, [&](int64_t offset_bytes) { direct(FromConstant<scalar_t>{offset_bytes}); });
+    case Conv1dVariant::kTiled:
+      return launch_conv1d_tiled(problem, stream);
   }
   return cudaGetLastError();
 }
@@ -111,9 +113,12 @@ void add_entries(std::vector<KernelEntry>& entries, const char* dtype) {
 
 }  // namespace
 
-const char* conv1d_illegal(Conv1dVariant variant, int64_t weight_bytes, cudaStream_t stream) {
+const char* conv1d_illegal(Conv1dVariant variant, const Conv1dProblem& problem, cudaStream_t stream) {
+  if (variant == Conv1dVariant::kTiled && !conv1d_tiled_takes(problem)) {
+    return "a tile and its coefficients are larger than 49,152 bytes, or their numbers beyond 32 bits";
+  }
   if (variant != Conv1dVariant::kConstant) return nullptr;
-  if (weight_bytes > kConstantBankBytes) return "the weight is larger than the 65,536 bytes of constant memory";
+  if (problem.weight_bytes > kConstantBankBytes) return "the weight is larger than the 65,536 bytes of constant memory";
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) cudaGetLastError();
   if (status != cudaStreamCaptureStatusNone) {
@@ -143,6 +148,9 @@ std::vector<KernelEntry> conv1d_kernels() {
   add_entries<__nv_bfloat16>(entries, "bfloat16");
   add_entries<float>(entries, "float32");
   add_entries<double>(entries, "float64");
+  for (const auto& more : {conv1d_tiled_kernel_entries(), conv1d_gradient_kernel_entries()}) {
+    entries.insert(entries.end(), more.begin(), more.end());
+  }
   return entries;
 }
 

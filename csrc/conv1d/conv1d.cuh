@@ -14,16 +14,10 @@
 
 #include "common/device.cuh"
 #include "conv1d/conv1d.h"
+#include "conv1d/policy.h"
+#include "conv1d/staging.cuh"
 
 namespace cudamem {
-
-constexpr int kConv1dMaxThreads = 256;
-constexpr int kConv1dMinBlocks = 3;  // per multiprocessor: left free, ptxas spills on some architectures to fit more
-constexpr int kConv1dStage = 1024;   // coefficients in shared memory at a time
-
-// Half types add up in float32.
-template <typename scalar_t>
-using conv1d_acc_t = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
 
 __constant__ __align__(16) unsigned char conv1d_bank[kConstantBankBytes];
 

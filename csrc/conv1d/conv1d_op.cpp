@@ -141,23 +141,14 @@ Tensor conv1d_meta(const Tensor& input, const Tensor& weight, const OptionalTens
 }
 
 #ifndef CUDAMEM_CPU_ONLY
-// A bank so small that one thread computes one output in a few steps: a single filter, a depthwise bank, or a few
-// coefficients for each output. On an H200 the kernels win there (single filter of 9 taps: 546 us, cuDNN 696;
-// depthwise, 3 taps: 447, 646) and cuDNN from about 36 coefficients of several channels on (4 to 8 channels, 9 taps:
-// 651, 601).
+// Where the tiled kernels are faster than cuDNN: one channel a group (a single filter, a depthwise bank), or few
+// coefficients for each output and few outputs that share a sample.
 bool is_small_bank(const Conv1dProblem& p) {
-  return p.channels_per_group == 1 || (p.channels_out_per_group <= 8 && p.channels_per_group * p.taps <= 32);
+  return p.channels_per_group == 1 || (p.channels_out_per_group <= 8 && p.channels_per_group * p.taps <= 128);
 }
 
-Tensor conv1d_cuda(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, SymIntArrayRef stride,
-                   SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups, Variant variant) {
-  check_variant(variant);
-  const Window window(stride, padding, dilation, groups);
-  const auto sym_sizes = check_conv1d(input, weight, bias.value_or(Tensor()), window);
-  const c10::DeviceGuard guard(input.device());
-  if (input.numel() == 0) return conv1d_aten(input, weight, bias, stride, padding, dilation, groups);
-
-  const auto sizes = C10_AS_INTARRAYREF_SLOW(sym_sizes);
+// All but the pointers. `sizes` are those of the output.
+Conv1dProblem make_problem(const Tensor& input, const Tensor& weight, const Window& window, int64_t out_length) {
   const bool batched = input.dim() == 3;
   Conv1dProblem p;
   p.batch = batched ? input.size(0) : 1;
@@ -165,7 +156,7 @@ Tensor conv1d_cuda(const Tensor& input, const Tensor& weight, const OptionalTens
   p.channel_stride = input.stride(-2);
   p.length_stride = input.stride(-1);
   p.in_length = input.size(-1);
-  p.out_length = sizes.back();
+  p.out_length = out_length;
   p.out_channels = weight.size(0);
   p.channels_per_group = weight.size(1);
   p.taps = weight.size(2);
@@ -174,34 +165,46 @@ Tensor conv1d_cuda(const Tensor& input, const Tensor& weight, const OptionalTens
   p.padding = window.padding.expect_int();
   p.dilation = window.dilation.expect_int();
   p.weight_bytes = weight.numel() * weight.element_size();
+  return p;
+}
 
-  const auto dtype = kernel_dtype(input.scalar_type());
-  const bool has_kernel = dtype && at::isFloatingType(input.scalar_type()) && p.taps <= std::numeric_limits<int>::max();
-  if (!has_kernel || (!variant && !is_small_bank(p))) {
-    TORCH_CHECK_NOT_IMPLEMENTED(!variant, "cudamem::conv1d: variant '", *variant,
-                                "' takes float16, bfloat16, float32 "
-                                "and float64, but got ",
-                                input.scalar_type());
+// The element type of the kernels, or none where they take no such tensor.
+std::optional<DType> conv1d_dtype(const Tensor& input) {
+  return at::isFloatingType(input.scalar_type()) ? kernel_dtype(input.scalar_type()) : std::nullopt;
+}
+
+Tensor conv1d_cuda(const Tensor& input, const Tensor& weight, const OptionalTensor& bias, SymIntArrayRef stride,
+                   SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups, Variant name) {
+  check_variant(name);
+  const Window window(stride, padding, dilation, groups);
+  const auto sym_sizes = check_conv1d(input, weight, bias.value_or(Tensor()), window);
+  const c10::DeviceGuard guard(input.device());
+  if (input.numel() == 0) return conv1d_aten(input, weight, bias, stride, padding, dilation, groups);
+
+  const auto sizes = C10_AS_INTARRAYREF_SLOW(sym_sizes);
+  Conv1dProblem p = make_problem(input, weight, window, sizes.back());
+  const auto dtype = conv1d_dtype(input);
+  TORCH_CHECK_NOT_IMPLEMENTED(dtype || !name, "cudamem::conv1d: variant '", *name,
+                              "' takes float16, bfloat16, float32 and float64, but got ", input.scalar_type());
+  if (dtype) p.dtype = *dtype;
+  if (!name && !(dtype && is_small_bank(p) && conv1d_tiled_takes(p))) {
     return with_plain_strides(at::conv1d_symint(input, weight, bias, stride, padding, dilation, groups));
   }
   const cudaStream_t stream = current_stream(input.device());
-  auto chosen = Conv1dVariant::kConstant;
-  if (variant) {
-    chosen = static_cast<Conv1dVariant>(variant_index("conv1d", kConv1dVariants, *variant));
-    const char* why = conv1d_illegal(chosen, p.weight_bytes, stream);
-    TORCH_CHECK(why == nullptr, "cudamem::conv1d: variant '", *variant, "' cannot be used here: ", why);
-  } else if (conv1d_illegal(chosen, p.weight_bytes, stream) != nullptr) {
-    chosen = Conv1dVariant::kGlobal;
+  auto variant = Conv1dVariant::kTiled;
+  if (name) {
+    variant = static_cast<Conv1dVariant>(variant_index("conv1d", kConv1dVariants, *name));
+    const char* why = conv1d_illegal(variant, p, stream);
+    TORCH_CHECK(why == nullptr, "cudamem::conv1d: variant '", *name, "' cannot be used here: ", why);
   }
   const Tensor weight_dense = weight.contiguous();
   const Tensor bias_dense = bias ? bias->contiguous() : Tensor();
   Tensor out = at::empty(sizes, input.options());
-  p.dtype = *dtype;
   p.input = input.const_data_ptr();
   p.weight = weight_dense.const_data_ptr();
   p.bias = bias ? bias_dense.const_data_ptr() : nullptr;
   p.output = out.mutable_data_ptr();
-  check_launch("conv1d", launch_conv1d(chosen, p, stream));
+  check_launch("conv1d", launch_conv1d(variant, p, stream));
   return out;
 }
 #endif
@@ -246,10 +249,9 @@ Gradients conv1d_backward_aten(const Tensor& grad_output, const Tensor& input, c
   return grads;
 }
 
-Gradients conv1d_backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight, SymIntArrayRef stride,
-                          SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups,
-                          std::array<bool, 3> output_mask) {
-  const c10::DeviceGuard guard(input.device());
+Gradients conv1d_backward_cpu(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
+                              SymIntArrayRef stride, SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups,
+                              std::array<bool, 3> output_mask) {
   Gradients grads =
       conv1d_backward_aten(grad_output, input, weight, stride, padding, dilation, std::move(groups), output_mask);
   auto& [grad_input, grad_weight, grad_bias] = grads;
@@ -257,6 +259,103 @@ Gradients conv1d_backward(const Tensor& grad_output, const Tensor& input, const 
   if (output_mask[1]) grad_weight = with_plain_strides(grad_weight);
   return grads;
 }
+
+#ifndef CUDAMEM_CPU_ONLY
+// The gradients of input and weight by one kernel, where it takes them; false, and nothing done, where not.
+bool gradients_in_one_pass(const Tensor& grad_output, const Tensor& input, const Tensor& weight, const Conv1dProblem& p,
+                           bool wants_input, Gradients& grads) {
+  if (p.channels_per_group != 1 || p.channels_out_per_group != 1 || p.stride != 1 || p.dilation != 1) return false;
+  const Tensor dense = weight.contiguous();
+  // Samples that do not follow each other would be fetched one by one.
+  const Tensor outputs = grad_output.stride(-1) == 1 ? grad_output : grad_output.contiguous();
+  const Tensor inputs = input.stride(-1) == 1 ? input : input.contiguous();
+  Conv1dGradients g;
+  g.batch = p.batch;
+  g.channels = p.out_channels;
+  g.in_length = p.in_length;
+  g.out_length = p.out_length;
+  g.taps = p.taps;
+  g.padding = p.padding;
+  g.dtype = p.dtype;
+  if (!conv1d_gradients_take(g)) return false;
+  const auto set_strides = [](int64_t (&strides)[3], const Tensor& t) {
+    strides[0] = t.dim() == 3 ? t.stride(0) : 0;
+    strides[1] = t.stride(-2);
+    strides[2] = t.stride(-1);
+  };
+  set_strides(g.input_strides, inputs);
+  set_strides(g.grad_output_strides, outputs);
+  auto& [grad_input, grad_weight, grad_bias] = grads;
+  if (wants_input) grad_input = at::empty(input.sizes(), input.options());
+  grad_weight = at::empty(weight.sizes(), weight.options());
+  g.grad_output = outputs.const_data_ptr();
+  g.input = inputs.const_data_ptr();
+  g.weight = dense.const_data_ptr();
+  g.grad_input = wants_input ? grad_input.mutable_data_ptr() : nullptr;
+  g.grad_weight = grad_weight.mutable_data_ptr();
+  Tensor scratch;
+  const int64_t bytes = conv1d_gradients_scratch_bytes(g);
+  if (bytes > 0) scratch = at::empty({bytes}, input.options().dtype(at::kByte));
+  check_launch("conv1d_backward",
+               launch_conv1d_gradients(g, bytes > 0 ? scratch.mutable_data_ptr() : nullptr,
+                                       current_stream(input.device())));
+  return true;
+}
+
+// The gradient of the input alone: the convolution of grad_output with the weight transposed and its taps reversed.
+bool gradient_by_convolution(const Tensor& grad_output, const Tensor& weight, const Conv1dProblem& forward,
+                             const Tensor& input, Tensor& grad_input) {
+  if (forward.stride != 1) return false;
+  Conv1dProblem p = forward;
+  const bool batched = grad_output.dim() == 3;
+  p.batch_stride = batched ? grad_output.stride(0) : 0;
+  p.channel_stride = grad_output.stride(-2);
+  p.length_stride = grad_output.stride(-1);
+  std::swap(p.in_length, p.out_length);
+  std::swap(p.channels_per_group, p.channels_out_per_group);
+  p.out_channels = input.size(-2);
+  p.padding = p.dilation * (p.taps - 1) - p.padding;
+  p.transposed = true;
+  if (!is_small_bank(p) || !conv1d_tiled_takes(p)) return false;
+  const Tensor dense = weight.contiguous();
+  grad_input = at::empty(input.sizes(), input.options());
+  p.input = grad_output.const_data_ptr();
+  p.weight = dense.const_data_ptr();
+  p.bias = nullptr;
+  p.output = grad_input.mutable_data_ptr();
+  check_launch("conv1d_backward", launch_conv1d(Conv1dVariant::kTiled, p, current_stream(input.device())));
+  return true;
+}
+
+Gradients conv1d_backward_cuda(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
+                               SymIntArrayRef stride, SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups,
+                               std::array<bool, 3> output_mask) {
+  const c10::DeviceGuard guard(input.device());
+  const auto dtype = conv1d_dtype(input);
+  Gradients grads;
+  auto& [grad_input, grad_weight, grad_bias] = grads;
+  std::array<bool, 3> left = output_mask;
+  if (dtype && input.numel() > 0) {
+    const Window window(stride, padding, dilation, groups);
+    check_conv1d_backward(grad_output, input, weight, window);
+    Conv1dProblem p = make_problem(input, weight, window, grad_output.size(-1));
+    p.dtype = *dtype;
+    if (left[1] && gradients_in_one_pass(grad_output, input, weight, p, left[0], grads)) left[0] = left[1] = false;
+    if (left[0] && gradient_by_convolution(grad_output, weight, p, input, grad_input)) left[0] = false;
+    if (left[2] && !left[0] && !left[1]) {
+      grad_bias = grad_output.movedim(-2, 0).flatten(1).sum(1);
+      left[2] = false;
+    }
+  }
+  if (!left[0] && !left[1] && !left[2]) return grads;
+  const auto [of_input, of_weight, of_bias] =
+      conv1d_backward_cpu(grad_output, input, weight, stride, padding, dilation, std::move(groups), left);
+  if (left[0]) grad_input = of_input;
+  if (left[1]) grad_weight = of_weight;
+  if (left[2]) grad_bias = of_bias;
+  return grads;
+}
+#endif
 
 Gradients conv1d_backward_meta(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
                                SymIntArrayRef stride, SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups,
@@ -527,12 +626,12 @@ TORCH_LIBRARY_FRAGMENT(cudamem, m) {
 TORCH_LIBRARY_IMPL(cudamem, CPU, m) {
   m.impl("conv1d", TORCH_FN(plain<conv1d_cpu>));
   m.impl("conv1d.variant", TORCH_FN(named<conv1d_cpu>));
-  m.impl("conv1d_backward", TORCH_FN(conv1d_backward));
+  m.impl("conv1d_backward", TORCH_FN(conv1d_backward_cpu));
 }
 TORCH_LIBRARY_IMPL(cudamem, CUDA, m) {
   m.impl("conv1d", CUDAMEM_CUDA_FN(plain<conv1d_cuda>));
   m.impl("conv1d.variant", CUDAMEM_CUDA_FN(named<conv1d_cuda>));
-  m.impl("conv1d_backward", CUDAMEM_CUDA_FN(conv1d_backward));
+  m.impl("conv1d_backward", CUDAMEM_CUDA_FN(conv1d_backward_cuda));
 }
 TORCH_LIBRARY_IMPL(cudamem, Meta, m) {
   m.impl("conv1d", TORCH_FN(plain<conv1d_meta>));

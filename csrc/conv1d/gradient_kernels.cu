@@ -1,0 +1,134 @@
+// Which gradient kernel takes which problem, and how many blocks share a channel.
+#include <algorithm>
+
+#include "conv1d/conv1d.h"
+#include "conv1d/gradients.cuh"
+
+namespace cudamem {
+namespace {
+
+using GradientKernel = void (*)(Conv1dGradientTiles);
+
+struct GradientPlan {
+  Conv1dGradientTiles tiles;
+  unsigned blocks;
+  size_t shared_bytes;
+};
+
+template <typename scalar_t>
+GradientPlan plan_of(const Conv1dGradients& problem) {
+  constexpr int64_t kRun = kGradientRun<scalar_t>;
+  const Conv1dGradientPolicy policy;
+  GradientPlan plan;
+  auto& p = plan.tiles;
+  p.grad_output = problem.grad_output;
+  p.input = problem.input;
+  p.weight = problem.weight;
+  p.grad_input = problem.grad_input;
+  p.grad_weight = problem.grad_weight;
+  p.in_length = problem.in_length;
+  p.out_length = problem.out_length;
+  std::copy_n(problem.input_strides, 3, p.input_strides);
+  std::copy_n(problem.grad_output_strides, 3, p.grad_output_strides);
+  p.padding = problem.taps - 1 - problem.padding;
+  p.channels = static_cast<uint32_t>(problem.channels);
+  p.taps = static_cast<int>(problem.taps);
+
+  const int64_t sector = kTileAlignBytes / static_cast<int64_t>(sizeof(scalar_t));
+  const int64_t reach = problem.in_length + sector - 1;  // a row's first tile starts at a sector
+  int64_t threads = 32;
+  while (threads < kGradientThreads && threads * kRun < reach) threads *= 2;
+  p.threads_log2 = 0;
+  while ((1 << p.threads_log2) < threads) ++p.threads_log2;
+  const int64_t outputs = threads * kRun, tiles = (reach + outputs - 1) / outputs;
+  const int64_t groups = kGradientThreads / threads, parts = problem.batch * tiles;
+  p.tiles = Divisor(tiles);
+  p.parts = static_cast<uint32_t>(parts);
+  p.tile_outputs = static_cast<int>(outputs);
+  p.staged_elems = static_cast<int>(outputs + (problem.taps + 7) / 8 * 8);
+  p.tile_elems = (place<kRun>(p.staged_elems) + 3) / 4 * 4;
+  // Enough blocks to keep all multiprocessors busy up to the end, each with some tiles.
+  const int64_t wanted = std::max<int64_t>(policy.blocks / problem.channels, 1);
+  const int64_t most = std::max<int64_t>(parts / (groups * policy.least_tiles), 1);
+  p.pieces = static_cast<uint32_t>(std::min(wanted, most));
+  plan.blocks = static_cast<unsigned>(problem.channels * p.pieces);
+  plan.shared_bytes = groups * p.tile_elems * sizeof(conv1d_acc_t<scalar_t>);
+  return plan;
+}
+
+int64_t partial_bytes(const Conv1dGradientTiles& p, size_t elem_bytes) {
+  return p.pieces == 1 ? 0 : int64_t{p.pieces} * p.channels * p.taps * static_cast<int64_t>(elem_bytes);
+}
+
+template <typename scalar_t>
+GradientKernel kernel_for(int taps) {
+  return taps <= kFewTaps ? conv1d_gradients_kernel<scalar_t, kFewTaps> : conv1d_gradients_kernel<scalar_t, kMostTaps>;
+}
+
+template <typename scalar_t>
+cudaError_t launch(const Conv1dGradients& problem, void* scratch, cudaStream_t stream) {
+  GradientPlan plan = plan_of<scalar_t>(problem);
+  auto& p = plan.tiles;
+  p.partials = scratch;
+  kernel_for<scalar_t>(p.taps)<<<plan.blocks, kGradientThreads, plan.shared_bytes, stream>>>(p);
+  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess || p.pieces == 1) return error;
+  const int64_t count = int64_t{p.channels} * p.taps;
+  const int lanes = p.pieces > 32 ? 32 : 1;
+  conv1d_finish_kernel<scalar_t>
+      <<<static_cast<unsigned>(ceil_div<int64_t>(count * lanes, kFinishThreads)), kFinishThreads, 0, stream>>>(
+          scratch, p.grad_weight, count, static_cast<int>(p.pieces), lanes);
+  return cudaGetLastError();
+}
+
+template <typename scalar_t>
+void add_entries(std::vector<KernelEntry>& entries, const std::string& dtype) {
+  for (int taps : {kFewTaps, kMostTaps}) {
+    entries.push_back({"conv1d_gradients<" + dtype + ", " + std::to_string(taps) + " taps>",
+                       reinterpret_cast<const void*>(kernel_for<scalar_t>(taps)), kGradientThreads});
+  }
+  entries.push_back({"conv1d_finish<" + dtype + ">", reinterpret_cast<const void*>(conv1d_finish_kernel<scalar_t>),
+                     kFinishThreads});
+}
+
+// Calls `function` with a value of the element type.
+template <typename Function>
+auto with_type(DType dtype, Function function) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return function(__half{});
+    case DType::kBFloat16:
+      return function(__nv_bfloat16{});
+    case DType::kFloat32:
+      return function(0.0f);
+    default:
+      return function(0.0);
+  }
+}
+
+}  // namespace
+
+bool conv1d_gradients_take(const Conv1dGradients& problem) {
+  return problem.taps <= kMostTaps && problem.channels * problem.taps <= kMaxDividend &&
+         problem.batch <= kMaxDividend / 2 / (problem.in_length / 128 + 2);
+}
+
+int64_t conv1d_gradients_scratch_bytes(const Conv1dGradients& problem) {
+  return with_type(problem.dtype, [&](auto type) {
+    return partial_bytes(plan_of<decltype(type)>(problem).tiles, sizeof(conv1d_acc_t<decltype(type)>));
+  });
+}
+
+cudaError_t launch_conv1d_gradients(const Conv1dGradients& problem, void* scratch, cudaStream_t stream) {
+  return with_type(problem.dtype, [&](auto type) { return launch<decltype(type)>(problem, scratch, stream); });
+}
+
+std::vector<KernelEntry> conv1d_gradient_kernel_entries() {
+  std::vector<KernelEntry> entries;
+  add_entries<__half>(entries, "float16");
+  add_entries<__nv_bfloat16>(entries, "bfloat16");
+  add_entries<float>(entries, "float32");
+  add_entries<double>(entries, "float64");
+  return entries;
+}
+
+}  // namespace cudamem

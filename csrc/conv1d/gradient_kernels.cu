@@ -26,33 +26,34 @@ GradientPlan plan_of(const Conv1dGradients& problem) {
   p.weight = problem.weight;
   p.grad_input = problem.grad_input;
   p.grad_weight = problem.grad_weight;
-  p.in_length = problem.in_length;
-  p.out_length = problem.out_length;
+  p.in_length = static_cast<int>(problem.in_length);
+  p.out_length = static_cast<int>(problem.out_length);
   std::copy_n(problem.input_strides, 3, p.input_strides);
   std::copy_n(problem.grad_output_strides, 3, p.grad_output_strides);
-  p.padding = problem.taps - 1 - problem.padding;
-  p.channels = static_cast<uint32_t>(problem.channels);
+  p.padding = static_cast<int>(problem.taps - 1 - problem.padding);
+  p.channels = problem.channels;
   p.taps = static_cast<int>(problem.taps);
 
-  const int64_t sector = kTileAlignBytes / static_cast<int64_t>(sizeof(scalar_t));
-  const int64_t reach = problem.in_length + sector - 1;  // a row's first tile starts at a sector
+  constexpr int64_t kSector = kTileAlignBytes / sizeof(scalar_t);
+  const int64_t reach = problem.in_length + kSector - 1;  // a row's first tile starts at a sector
   int64_t threads = 32;
   while (threads < kGradientThreads && threads * kRun < reach) threads *= 2;
   p.threads_log2 = 0;
   while ((1 << p.threads_log2) < threads) ++p.threads_log2;
-  const int64_t outputs = threads * kRun, tiles = (reach + outputs - 1) / outputs;
-  const int64_t groups = kGradientThreads / threads, parts = problem.batch * tiles;
+  const int64_t outputs = threads * kRun, tiles = ceil_div(reach, outputs);
+  const int64_t groups = kGradientThreads / threads, all_tiles = problem.batch * tiles;
   p.tiles = Divisor(tiles);
-  p.parts = static_cast<uint32_t>(parts);
+  p.all_tiles = static_cast<uint32_t>(all_tiles);
   p.tile_outputs = static_cast<int>(outputs);
-  p.staged_elems = static_cast<int>(outputs + (problem.taps + 7) / 8 * 8);
-  p.tile_elems = (place<kRun>(p.staged_elems) + 3) / 4 * 4;
+  p.staged_elems = static_cast<int>(outputs + ceil_div<int64_t>(problem.taps, 8) * 8);
+  p.tile_elems = p.staged_elems + kVectorElems<scalar_t>;
   // Enough blocks to keep all multiprocessors busy up to the end, each with some tiles.
-  const int64_t wanted = std::max<int64_t>(policy.blocks / problem.channels, 1);
-  const int64_t most = std::max<int64_t>(parts / (groups * policy.least_tiles), 1);
-  p.pieces = static_cast<uint32_t>(std::min(wanted, most));
+  const int64_t wanted = std::max<int64_t>(policy.gradient_blocks / problem.channels, 1);
+  const int64_t most = std::max<int64_t>(all_tiles / (groups * policy.least_tiles), 1);
+  p.tiles_of_group = static_cast<uint32_t>(ceil_div(all_tiles, groups * std::min(wanted, most)));
+  p.pieces = static_cast<uint32_t>(ceil_div<int64_t>(all_tiles, groups * p.tiles_of_group));
   plan.blocks = static_cast<unsigned>(problem.channels * p.pieces);
-  plan.shared_bytes = groups * p.tile_elems * sizeof(conv1d_acc_t<scalar_t>);
+  plan.shared_bytes = groups * 2 * p.tile_elems * sizeof(scalar_t);
   return plan;
 }
 
@@ -108,8 +109,9 @@ auto with_type(DType dtype, Function function) {
 }  // namespace
 
 bool conv1d_gradients_take(const Conv1dGradients& problem) {
-  return problem.taps <= kMostTaps && problem.channels * problem.taps <= kMaxDividend &&
-         problem.batch <= kMaxDividend / 2 / (problem.in_length / 128 + 2);
+  constexpr int64_t kLimit = 1 << 30;  // positions and counts take 32 bits
+  return problem.taps <= kMostTaps && problem.in_length < kLimit && problem.out_length < kLimit &&
+         problem.channels < kLimit && problem.padding < kLimit && problem.batch < kLimit / (problem.in_length / 128 + 2);
 }
 
 int64_t conv1d_gradients_scratch_bytes(const Conv1dGradients& problem) {

@@ -26,18 +26,22 @@ struct Conv1dGradientTiles {
   const void *grad_output, *input, *weight;
   void *grad_input, *grad_weight;  // grad_input may be null
   void* partials;                  // [pieces, channels, taps], where there are several pieces
-  int64_t in_length, out_length;
+  int in_length, out_length;
   int64_t input_strides[3], grad_output_strides[3];  // batch, channel, length
-  int64_t padding;                                   // of the convolution by which grad_input comes
-  uint32_t channels;
+  int padding;                                       // of the convolution by which grad_input comes
+  int64_t channels;
   int taps;
 
-  uint32_t pieces;  // blocks that share a channel
-  uint32_t parts;   // (batch, tile) of a channel; each of a block's groups of threads takes one at a time
+  uint32_t pieces;          // blocks that share a channel
+  uint32_t all_tiles;       // (batch, tile) of a channel
+  uint32_t tiles_of_group;  // a block's groups of threads take so many each, one after the other
   Divisor tiles;
   int threads_log2;  // of such a group
   int tile_outputs, staged_elems, tile_elems;
 };
+
+template <typename scalar_t>
+constexpr int kGradientRun = sizeof(scalar_t) == 2 ? 8 : 4;  // inputs of a thread
 
 template <typename acc_t>
 __device__ acc_t sum_of_warp(acc_t value) {
@@ -46,98 +50,128 @@ __device__ acc_t sum_of_warp(acc_t value) {
   return value;
 }
 
-template <int kElems, typename scalar_t, typename acc_t>
-__device__ void load_run(acc_t (&values)[kElems], const Row<scalar_t>& row, int64_t position) {
-  constexpr int kVector = kVectorElems<scalar_t>;
-  const scalar_t* source = row.data + position * row.stride;
-  const bool aligned = row.stride == 1 && reinterpret_cast<uintptr_t>(source) % 16 == 0;
-  if (aligned && position >= 0 && position + kElems <= row.size) {
-#pragma unroll
-    for (int i = 0; i < kElems; i += kVector) {
-      const uint4 vector = __ldg(reinterpret_cast<const uint4*>(source + i));
-#pragma unroll
-      for (int j = 0; j < kVector; ++j) values[i + j] = convert<acc_t>(reinterpret_cast<const scalar_t*>(&vector)[j]);
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kElems; ++i) values[i] = convert<acc_t>(row.at_or_zero(position + i));
-  }
-}
-
+// Inputs as they lie in memory.
 template <typename scalar_t>
-constexpr int kGradientRun = sizeof(scalar_t) == 2 ? 8 : 4;  // inputs of a thread
+struct alignas(16) Run {
+  static constexpr int kElems = kGradientRun<scalar_t>;
+  scalar_t v[kElems];
+
+  __device__ void load(const Row<scalar_t>& row, int position) {
+    constexpr int kVector = kVectorElems<scalar_t>;
+    const scalar_t* source = row.data + position * row.stride;
+    const bool aligned = row.stride == 1 && row.misaligned(position) == 0;
+    if (aligned && position >= 0 && position <= row.size - kElems) {
+#pragma unroll
+      for (int i = 0; i < kElems; i += kVector) {
+        *reinterpret_cast<uint4*>(v + i) = __ldg(reinterpret_cast<const uint4*>(source + i));
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kElems; ++i) {
+        v[i] = row.has(position + i) ? __ldg(source + i * row.stride) : convert<scalar_t>(0.0f);
+      }
+    }
+  }
+};
+
+// A tile of inputs of one channel.
+template <typename scalar_t>
+struct GradientTile {
+  bool exists;
+  int first;  // input; up to a sector before the row's start
+  Row<scalar_t> input, grad_output;
+  scalar_t* grad_input;
+
+  __device__ GradientTile(const Conv1dGradientTiles& p, int64_t channel, uint32_t group_tile, uint32_t number) {
+    uint32_t tile = group_tile + number;
+    exists = number < p.tiles_of_group && tile < p.all_tiles;
+    if (!exists) tile = 0;
+    const int64_t batch = p.tiles.divide(tile);
+    const auto row_of = [&](const void* data, const int64_t(&strides)[3], int length) {
+      return Row<scalar_t>{static_cast<const scalar_t*>(data) + batch * strides[0] + channel * strides[1], length,
+                           strides[2]};
+    };
+    input = row_of(p.input, p.input_strides, p.in_length);
+    grad_output = row_of(p.grad_output, p.grad_output_strides, p.out_length);
+    grad_input = static_cast<scalar_t*>(p.grad_input) + (batch * p.channels + channel) * p.in_length;
+    // Tiles start where stores to grad_input are aligned; without it, where loads of the input are.
+    const auto* aligned = p.grad_input != nullptr ? grad_input : input.data;
+    first = static_cast<int>(tile) * p.tile_outputs -
+            static_cast<int>(reinterpret_cast<uintptr_t>(aligned) % kTileAlignBytes / sizeof(scalar_t));
+  }
+};
+
+// With samples of grad_output from `samples` on: grads[r] += weight[m] * sample[r + m], of_taps[m] += input[r] * the same.
+template <typename scalar_t, typename acc_t, int kRun, int kTaps, int... kTurns>
+__device__ void add_gradients(acc_t (&grads)[kRun], acc_t (&of_taps)[kTaps], const acc_t (&inputs)[kRun],
+                              SlidingWindow<scalar_t, kRun>& window, const acc_t* weight, int taps,
+                              std::integer_sequence<int, kTurns...>) {
+  window.begin();
+  const auto add_four = [&](auto turn) {
+    constexpr int kTurn = decltype(turn)::value;
+    if (4 * kTurn >= taps) return;
+    window.template advance<kTurn>(4 * kTurn);
+    const auto coefficients = *reinterpret_cast<const Quad<acc_t>*>(weight + 4 * kTurn);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (4 * kTurn + i < taps) {
+#pragma unroll
+        for (int r = 0; r < kRun; ++r) {
+          const acc_t sample = window.template sample<kTurn>(i + r);
+          grads[r] += coefficients.v[i] * sample;
+          of_taps[4 * kTurn + i] += inputs[r] * sample;
+        }
+      }
+    }
+  };
+  (add_four(std::integral_constant<int, kTurns>()), ...);
+}
 
 template <typename scalar_t, int kTaps>
 __global__ void __launch_bounds__(kGradientThreads, kGradientMinBlocks<scalar_t, kTaps>)
     conv1d_gradients_kernel(const __grid_constant__ Conv1dGradientTiles p) {
   using acc_t = conv1d_acc_t<scalar_t>;
-  using Four = Quad<acc_t>;
-  constexpr int kRun = kGradientRun<scalar_t>, kQuads = kRun / 4 + 1, kWarps = kGradientThreads / 32;
+  using Tile = GradientTile<scalar_t>;
+  constexpr int kRun = kGradientRun<scalar_t>, kWarps = kGradientThreads / 32;
   extern __shared__ __align__(16) unsigned char shared[];
-  __shared__ acc_t taps[kTaps], of_warps[kTaps][kWarps];
+  __shared__ __align__(16) acc_t weight[kTaps];
+  __shared__ acc_t of_warps[kTaps][kWarps];
   const int threads = 1 << p.threads_log2, thread = threadIdx.x & (threads - 1);
-  const uint32_t group = threadIdx.x >> p.threads_log2, groups = blockDim.x >> p.threads_log2;
-  acc_t* const tile = reinterpret_cast<acc_t*>(shared) + group * p.tile_elems;
+  const uint32_t group = threadIdx.x >> p.threads_log2, groups = kGradientThreads >> p.threads_log2;
   const uint32_t channel = blockIdx.x / p.pieces, piece = blockIdx.x - channel * p.pieces;
-  if (threadIdx.x < p.taps) {
-    const auto* weight = static_cast<const scalar_t*>(p.weight) + int64_t{channel} * p.taps;
-    taps[threadIdx.x] = convert<acc_t>(__ldg(weight + p.taps - 1 - threadIdx.x));
+  const uint32_t first_tile = (piece * groups + group) * p.tiles_of_group;
+  scalar_t* const buffers = reinterpret_cast<scalar_t*>(shared) + group * 2 * p.tile_elems;
+
+  Run<scalar_t> next;
+  const auto start = [&](const Tile& tile, uint32_t number) {
+    if (tile.exists) {
+      stage<kRun>(buffers + number % 2 * p.tile_elems, tile.grad_output, tile.first - p.padding, p.staged_elems, thread,
+                  threads);
+      next.load(tile.input, tile.first + thread * kRun);
+    }
+    end_group();
+  };
+  start(Tile(p, channel, first_tile, 0), 0);
+  if (threadIdx.x < kTaps) {
+    const auto* source = static_cast<const scalar_t*>(p.weight) + channel * int64_t{p.taps} + p.taps - 1;
+    weight[threadIdx.x] = threadIdx.x < p.taps ? convert<acc_t>(__ldg(source - threadIdx.x)) : acc_t{0};
   }
 
   acc_t of_taps[kTaps] = {};
-  for (uint32_t start = piece * groups; start < p.parts; start += p.pieces * groups) {
-    const bool exists = start + group < p.parts;
-    uint32_t tile_index = exists ? start + group : 0;
-    const int64_t batch = p.tiles.divide(tile_index);
-    const int64_t row = (batch * p.channels + channel) * p.in_length;
-    scalar_t* const grad_input = static_cast<scalar_t*>(p.grad_input) + row;
-    const auto row_of = [&](const void* data, const int64_t(&strides)[3], int64_t length) {
-      return Row<scalar_t>{static_cast<const scalar_t*>(data) + batch * strides[0] + channel * strides[1], length,
-                           strides[2]};
-    };
-    const Row<scalar_t> input = row_of(p.input, p.input_strides, p.in_length);
-    // Tiles start where stores to grad_input are aligned; without it, where loads of the input are.
-    const auto* aligned = p.grad_input != nullptr ? grad_input : input.data;
-    const int64_t first = static_cast<int64_t>(tile_index) * p.tile_outputs -
-                          reinterpret_cast<uintptr_t>(aligned) % kTileAlignBytes / sizeof(scalar_t);
-    acc_t inputs[kRun] = {};
-    if (exists) {
-      load_run(inputs, input, first + thread * kRun);
-      stage<kRun, kRun / kVectorElems<scalar_t> + 1>(
-          tile, row_of(p.grad_output, p.grad_output_strides, p.out_length), first - p.padding, p.staged_elems, thread,
-          threads);
-    }
-    __syncthreads();
-
-    if (exists) {
-      const acc_t* samples = tile + place<kRun>(thread * kRun);
-      const auto load = [&](int quad) { return *reinterpret_cast<const Four*>(samples + place<kRun>(4 * quad)); };
-      acc_t grads[kRun] = {};
-      Four window[kQuads];
+  for (uint32_t i = 0; i < p.tiles_of_group; ++i) {
+    wait_for_groups<0>();
+    __syncthreads();  // the tile is there for all, and the one before it is no longer needed
+    acc_t inputs[kRun];
 #pragma unroll
-      for (int quad = 0; quad < kQuads - 1; ++quad) window[quad] = load(quad);
-#pragma unroll
-      for (int tap = 0; tap < kTaps; tap += 4) {
-        if (tap < p.taps) {
-          window[(tap / 4 + kQuads - 1) % kQuads] = load(tap / 4 + kQuads - 1);
-#pragma unroll
-          for (int i = tap; i < tap + 4; ++i) {
-            if (i < p.taps) {
-              const acc_t coefficient = taps[i];
-#pragma unroll
-              for (int r = 0; r < kRun; ++r) {
-                const int at = (i + r) % (4 * kQuads);
-                const acc_t sample = window[at / 4].v[at % 4];
-                grads[r] += coefficient * sample;
-                of_taps[i] += inputs[r] * sample;
-              }
-            }
-          }
-        }
-      }
-      if (p.grad_input != nullptr) store_outputs(grad_input, p.in_length, first + thread * kRun, grads);
-    }
-    __syncthreads();  // the tile is free
+    for (int r = 0; r < kRun; ++r) inputs[r] = convert<acc_t>(next.v[r]);
+    start(Tile(p, channel, first_tile, i + 1), i + 1);
+    const Tile tile(p, channel, first_tile, i);
+    if (!tile.exists) continue;
+    acc_t grads[kRun] = {};
+    SlidingWindow<scalar_t, kRun> window{buffers + i % 2 * p.tile_elems + thread * kRun,
+                                         tile.grad_output.early(tile.first - p.padding)};
+    add_gradients(grads, of_taps, inputs, window, weight, p.taps, std::make_integer_sequence<int, kTaps / 4>());
+    if (p.grad_input != nullptr) store_outputs(tile.grad_input, p.in_length, tile.first + thread * kRun, grads);
   }
 
 #pragma unroll
@@ -151,11 +185,11 @@ __global__ void __launch_bounds__(kGradientThreads, kGradientMinBlocks<scalar_t,
   if (threadIdx.x >= p.taps) return;
   acc_t sum = 0;
   for (int warp = 0; warp < kWarps; ++warp) sum += of_warps[threadIdx.x][warp];
-  const int64_t at = int64_t{channel} * p.taps + p.taps - 1 - threadIdx.x;
+  const int64_t at = channel * int64_t{p.taps} + p.taps - 1 - threadIdx.x;
   if (p.pieces == 1) {
     static_cast<scalar_t*>(p.grad_weight)[at] = convert<scalar_t>(sum);
   } else {
-    static_cast<acc_t*>(p.partials)[piece * (int64_t{p.channels} * p.taps) + at] = sum;
+    static_cast<acc_t*>(p.partials)[piece * (p.channels * p.taps) + at] = sum;
   }
 }
 

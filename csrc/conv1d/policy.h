@@ -11,36 +11,38 @@ constexpr int kConv1dMinBlocks = 3;  // per multiprocessor: left free, ptxas spi
 constexpr int kConv1dStage = 1024;   // coefficients in shared memory at a time
 
 // The tiled kernels.
-constexpr int kTileThreads = 256;       // at most
+constexpr int kTileThreads = 128;        // of a block, at most
+constexpr int kTileBuffers = 2;          // tiles that a part has in shared memory at once
 constexpr int kTileMaxBytes = 48 << 10;  // of shared memory, what every GPU gives without being asked
-constexpr int kTileAlignBytes = 32;     // tiles of the output start at whole sectors
-constexpr int kManyFilters = 8;         // that a thread of a dense bank computes at once
-constexpr int kSpreadOutputs = 4;       // of a thread, where taps or outputs lie apart
+constexpr int kTileAlignBytes = 32;      // tiles of the output start at whole sectors
+constexpr int kManyFilters = 8;          // that a thread of a dense bank computes at once
+constexpr int kSpreadOutputs = 4;        // of a thread, where taps or outputs lie apart
 
 // Blocks of a multiprocessor, for whose sake the compiler saves registers.
 template <typename scalar_t, int kOutputs, int kFilters>
-constexpr int kTiledMinBlocks = sizeof(scalar_t) == 8 ? 4 : kFilters > 1 ? 3 : kOutputs == 16 ? 3 : sizeof(scalar_t) == 2 ? 4 : 5;
+constexpr int kTiledMinBlocks = sizeof(scalar_t) == 8 ? 8 : kFilters > 1 ? 6 : kOutputs == 4 ? 12 : kOutputs == 8 ? 8 : 7;
 template <typename scalar_t>
-constexpr int kSpreadMinBlocks = sizeof(scalar_t) == 8 ? 3 : 4;
+constexpr int kSpreadMinBlocks = sizeof(scalar_t) == 8 ? 8 : 12;
 
 struct Conv1dPolicy {
-  int64_t short_taps = 20;      // up to so many, a float32 thread has 4 outputs, else 16
-  int64_t short_threads = 128;  // of a block then
-  int64_t long_threads = 128;
+  int64_t short_taps = 20;       // up to so many, a float32 thread has 4 outputs, else 16
+  int64_t tiled_threads = 128;   // of a block
+  int64_t many_threads = 128;
   int64_t dense_threads = 128;
-  int64_t spread_threads = 256;
+  int64_t spread_threads = 128;
+  int64_t tiled_blocks = 8192;  // about so many in all
 };
 
 // Gradients.
-constexpr int kGradientThreads = 256;
+constexpr int kGradientThreads = 128;
 constexpr int kFewTaps = 12, kMostTaps = 32;  // whose sums a thread keeps in registers
 constexpr int kFinishThreads = 256;
 template <typename scalar_t, int kTaps>
-constexpr int kGradientMinBlocks = sizeof(scalar_t) == 8 ? 1 : kTaps == kFewTaps ? 3 : 2;  // on a multiprocessor
+constexpr int kGradientMinBlocks = sizeof(scalar_t) == 8 ? 3 : kTaps == kFewTaps ? 7 : sizeof(scalar_t) == 4 ? 6 : 4;  // of a multiprocessor
 
 struct Conv1dGradientPolicy {
-  int64_t blocks = 8192;    // about so many in all
-  int64_t least_tiles = 4;  // of a thread
+  int64_t gradient_blocks = 8192;  // about so many in all
+  int64_t least_tiles = 4;         // of a block
 };
 
 }  // namespace cudamem

@@ -1,14 +1,15 @@
 // conv1d from tiles in shared memory.
 //
-// A block, or a part of one, brings a stretch of a signal to shared memory, each sample once, and each of its threads
-// computes several outputs. In the tiled kernel these follow each other, and their window slides through registers:
-// four new samples and four coefficients come, each with one 16-byte load, for four multiplications of each output. All
-// threads ask for the same coefficients, which is one access. So neither loads nor shared memory limit it, but global
-// memory up to about 50 taps in float32, and above that the rate of multiplications. In the spread kernel taps lie
-// apart, or outputs do; each multiplication has its own load from shared memory.
+// A block, or a part of one, takes one stretch of a signal after the other: it brings the samples to shared memory, each
+// once, the next stretch while it computes this one; and each of its threads computes several outputs of a stretch. In
+// the tiled kernel these follow each other, and their window slides through registers: four new samples and four
+// coefficients come, each with one 16-byte load, for four multiplications of each output. All threads ask for the same
+// coefficients, which is one access. So neither loads nor shared memory limit it, but global memory up to about 50 taps
+// in float32, and above that the rate of multiplications. In the spread kernel taps lie apart, or outputs do; each
+// multiplication has its own load from shared memory.
 //
 // Traffic: input read once, output written once, (inputs + outputs) * element_bytes, and a window's overlap for each
-//          tile, which the caches serve.
+//          stretch, which the caches serve.
 // Hazard:  coefficients are read where they lie when the kernel runs: any number of streams, threads and replayed
 //          graphs may do so at once.
 #pragma once
@@ -25,69 +26,57 @@ namespace cudamem {
 struct Conv1dTiles {
   const void *input, *weight, *bias;
   void* output;
-  int64_t in_length, out_length;
+  int in_length, out_length;
   int64_t batch_stride, channel_stride, length_stride;  // of the input, in elements
-  int64_t padding;                                      // may be negative: the input is cut then
-  int stride, dilation;
+  int stride, dilation, padding;                        // negative padding: the input is cut
   int taps, channels, filters;
   int filter_stride, filter_channel_stride;  // of the weight; taps follow each other
   bool flipped;                              // the last tap comes first
 
-  // Parts are numbered (batch, group, block of filters, tile), the last running fastest.
-  uint32_t parts;
+  // A block of filters is one or kManyFilters of a group. Its tiles of all batches are numbered (batch, tile), and a
+  // part takes some that follow each other; parts are numbered (some tiles, group, block of filters).
+  uint32_t parts, all_tiles, tiles_of_part;
   Divisor tiles, filter_blocks, groups, divide_taps;
   int threads_log2;              // of a part
-  int tile_outputs;              // of a part
+  int tile_outputs;              // of a tile
   int staged_elems, tile_elems;  // of a channel: samples, and the room they take
   int padded_taps;               // a multiple of 4
-  int part_elems;                // the room that a part takes, coefficients and samples
-  bool aligned_rows;             // each row of outputs starts at a whole sector
+  int part_bytes, taps_bytes, buffer_bytes;  // in shared memory: a part's coefficients, kTileBuffers tiles, and more
+  bool aligned_rows;                         // each row of outputs starts at a whole sector
 };
 
-// Where a thread stands.
 template <typename scalar_t, int kFilters>
 struct Conv1dPart {
+  using acc_t = conv1d_acc_t<scalar_t>;
   const Conv1dTiles& p;
   int thread, threads;
-  bool exists;         // beyond the last part, threads only take part in barriers
-  int64_t batch;
-  int group, filter;   // the first filter in the group
-  int64_t first;       // output; up to a sector before the row's start
+  int group, filter;  // the first filter in the group
+  uint32_t first_tile;
+  acc_t* taps;  // in shared memory, [channel][padded tap][filter]
+  unsigned char* buffers;
 
-  __device__ explicit Conv1dPart(const Conv1dTiles& p) : p(p) {
+  __device__ Conv1dPart(const Conv1dTiles& p, unsigned char* shared) : p(p) {
     threads = 1 << p.threads_log2;
     thread = threadIdx.x & (threads - 1);
-    uint32_t index = blockIdx.x * (blockDim.x >> p.threads_log2) + (threadIdx.x >> p.threads_log2);
-    exists = index < p.parts;
-    if (!exists) index = 0;
-    uint32_t tile = index;
-    index = p.tiles.divide(tile);
-    uint32_t block = index;
-    index = p.filter_blocks.divide(block);
-    uint32_t of_batch = index;
-    batch = p.groups.divide(of_batch);
-    group = of_batch;
+    const uint32_t of_block = threadIdx.x >> p.threads_log2;
+    uint32_t block = blockIdx.x * (blockDim.x >> p.threads_log2) + of_block;
+    const bool exists = block < p.parts;  // threads past the last part only take part in barriers
+    uint32_t in_groups = p.filter_blocks.divide(block);
+    const uint32_t number = p.groups.divide(in_groups);
+    group = in_groups;
     filter = block * kFilters;
-    first = static_cast<int64_t>(tile) * p.tile_outputs;
-    if (!p.aligned_rows) first -= misaligned_elems(output(0));
+    first_tile = exists ? number * p.tiles_of_part : p.all_tiles;
+    taps = reinterpret_cast<acc_t*>(shared + of_block * p.part_bytes);
+    buffers = shared + of_block * p.part_bytes + p.taps_bytes;
   }
 
-  __device__ static int misaligned_elems(const scalar_t* pointer) {
-    return reinterpret_cast<uintptr_t>(pointer) % kTileAlignBytes / sizeof(scalar_t);
-  }
   __device__ int out_channel(int f) const { return group * p.filters + filter + f; }
-  __device__ scalar_t* output(int f) const {
-    const int64_t row = batch * (int64_t{p.groups.divisor} * p.filters) + out_channel(f);
-    return static_cast<scalar_t*>(p.output) + row * p.out_length;
-  }
-  __device__ Row<scalar_t> input(int channel) const {
-    const int64_t in_channel = int64_t{group} * p.channels + channel;
-    return {static_cast<const scalar_t*>(p.input) + batch * p.batch_stride + in_channel * p.channel_stride,
-            p.in_length, p.length_stride};
+  __device__ scalar_t* buffer(int index) const {
+    return reinterpret_cast<scalar_t*>(buffers + index % kTileBuffers * p.buffer_bytes);
   }
 
-  // Coefficient `index` of [channel][filter][tap], and its place in [channel][tap][filter]; 0 for filters past the last.
-  __device__ conv1d_acc_t<scalar_t> coefficient(uint32_t index, int& at) const {
+  // Coefficient `index` of [channel][filter][tap], and its place; 0 for filters past the last.
+  __device__ acc_t coefficient(uint32_t index, int& at) const {
     uint32_t tap = index;
     const uint32_t pair = p.divide_taps.divide(tap);
     const int f = pair % kFilters, channel = pair / kFilters;
@@ -96,109 +85,200 @@ struct Conv1dPart {
     const int64_t base = int64_t{group} * p.filters * p.channels * p.taps;
     const int offset = (filter + f) * p.filter_stride + channel * p.filter_channel_stride;
     const scalar_t* weight = static_cast<const scalar_t*>(p.weight) + base + offset;
-    return convert<conv1d_acc_t<scalar_t>>(__ldg(weight + (p.flipped ? p.taps - 1 - tap : tap)));
+    return convert<acc_t>(__ldg(weight + (p.flipped ? p.taps - 1 - tap : tap)));
   }
-
-  // Brings coefficients and samples of all channels to shared memory.
-  template <int kRun, int kBatch>
-  __device__ void stage_all(conv1d_acc_t<scalar_t>* taps, conv1d_acc_t<scalar_t>* tile) const {
-    if (!exists) return;
-    const uint32_t count = p.channels * kFilters * p.taps;
-    int first_at = 0;  // a thread's first coefficient is under way while it fetches samples
-    conv1d_acc_t<scalar_t> mine = 0;
-    if (thread < count) mine = coefficient(thread, first_at);
-    for (int channel = 0; channel < p.channels; ++channel) {
-      stage<kRun, kBatch>(tile + channel * p.tile_elems, input(channel), first * p.stride - p.padding, p.staged_elems,
-                          thread, threads);
-    }
-    if (thread < count) taps[first_at] = mine;
-    for (uint32_t i = thread + threads; i < count; i += threads) {
+  __device__ void stage_taps() const {
+    if (first_tile >= p.all_tiles) return;
+    for (uint32_t i = thread; i < p.channels * kFilters * p.taps; i += threads) {
       int at;
-      const auto value = coefficient(i, at);
+      const acc_t value = coefficient(i, at);
       taps[at] = value;
     }
   }
 };
 
-// sums[f][r] += coefficient[tap][f] * samples[r + tap] for all taps.
-template <int kOutputs, int kFilters, typename acc_t>
-struct SlidingWindow {
-  static constexpr int kQuads = kOutputs / 4 + 1;
-  const acc_t *samples, *coefficients;
-  int taps, tap = 0;
-  Quad<acc_t> window[kQuads];
+// A tile of a part.
+template <typename scalar_t, int kFilters>
+struct Conv1dTile {
+  const Conv1dPart<scalar_t, kFilters>& part;
+  bool exists;
+  int64_t batch;
+  int first;  // output; up to a sector before the row's start
 
-  __device__ void load(int quad, Quad<acc_t>& to) const {
-    to = *reinterpret_cast<const Quad<acc_t>*>(samples + place<kOutputs>(4 * quad));
+  __device__ Conv1dTile(const Conv1dPart<scalar_t, kFilters>& part, uint32_t number) : part(part) {
+    const Conv1dTiles& p = part.p;
+    uint32_t tile = part.first_tile + number;
+    exists = number < p.tiles_of_part && tile < p.all_tiles;
+    if (!exists) tile = 0;
+    batch = p.tiles.divide(tile);
+    first = static_cast<int>(tile) * p.tile_outputs;
+    if (!p.aligned_rows) first -= reinterpret_cast<uintptr_t>(output(0)) % kTileAlignBytes / sizeof(scalar_t);
   }
 
-  // Four taps. The window's quads take turns as its first one, so that none is ever moved. False after the last tap.
-  template <int kTurn>
-  __device__ bool add_four(acc_t (&sums)[kFilters][kOutputs]) {
-    if (tap >= taps) return false;
-    load(tap / 4 + kQuads - 1, window[(kTurn + kQuads - 1) % kQuads]);
-    Quad<acc_t> of_taps[kFilters];
-#pragma unroll
-    for (int f = 0; f < kFilters; ++f) {
-      of_taps[f] = *reinterpret_cast<const Quad<acc_t>*>(coefficients + tap * kFilters + 4 * f);
-    }
-    const auto add = [&](int i) {
-#pragma unroll
-      for (int f = 0; f < kFilters; ++f) {
-        const acc_t coefficient = of_taps[(i * kFilters + f) / 4].v[(i * kFilters + f) % 4];
-#pragma unroll
-        for (int r = 0; r < kOutputs; ++r) {
-          sums[f][r] += coefficient * window[(kTurn + (i + r) / 4) % kQuads].v[(i + r) % 4];
-        }
+  __device__ scalar_t* output(int f) const {
+    const Conv1dTiles& p = part.p;
+    const int64_t row = batch * (int64_t{p.groups.divisor} * p.filters) + part.out_channel(f);
+    return static_cast<scalar_t*>(p.output) + row * p.out_length;
+  }
+  __device__ Row<scalar_t> input(int channel) const {
+    const Conv1dTiles& p = part.p;
+    const int64_t in_channel = int64_t{part.group} * p.channels + channel;
+    return {static_cast<const scalar_t*>(p.input) + batch * p.batch_stride + in_channel * p.channel_stride,
+            p.in_length, p.length_stride};
+  }
+  __device__ int first_input() const { return first * part.p.stride - part.p.padding; }
+
+  template <int kRun>
+  __device__ void start(scalar_t* buffer) const {
+    if (exists) {
+      for (int channel = 0; channel < part.p.channels; ++channel) {
+        stage<kRun>(buffer + channel * part.p.tile_elems, input(channel), first_input(), part.p.staged_elems,
+                    part.thread, part.threads);
       }
-    };
-    const int left = taps - tap;
-    tap += 4;
-    add(0);
-    if (left >= 4) {
-      add(1);
-      add(2);
-      add(3);
-      return true;
     }
-    if (left > 1) add(1);
-    if (left > 2) add(2);
-    return false;
-  }
-
-  template <int... kTurns>
-  __device__ void add_all(acc_t (&sums)[kFilters][kOutputs], std::integer_sequence<int, kTurns...>) {
-    while ((add_four<kTurns>(sums) && ...)) {
-    }
-  }
-
-  __device__ void add_all(acc_t (&sums)[kFilters][kOutputs]) {
-#pragma unroll
-    for (int quad = 0; quad < kQuads - 1; ++quad) load(quad, window[quad]);
-    add_all(sums, std::make_integer_sequence<int, kQuads>());
+    end_group();
   }
 };
 
+// All tiles of a part, one after the other: compute(tile, buffer, number) once a tile's samples are there.
+template <int kRun, typename scalar_t, int kFilters, typename Compute>
+__device__ void for_each_tile(const Conv1dPart<scalar_t, kFilters>& part, Compute compute) {
+  using Tile = Conv1dTile<scalar_t, kFilters>;
+#pragma unroll
+  for (int i = 0; i < kTileBuffers - 1; ++i) Tile(part, i).template start<kRun>(part.buffer(i));
+  part.stage_taps();
+  for (uint32_t i = 0; i < part.p.tiles_of_part; ++i) {
+    wait_for_groups<kTileBuffers - 2>();
+    __syncthreads();  // the tile is there for all, and the one before it is no longer needed
+    Tile(part, i + kTileBuffers - 1).template start<kRun>(part.buffer(i + kTileBuffers - 1));
+    const Tile tile(part, i);
+    if (tile.exists) compute(tile, part.buffer(i));
+  }
+}
+
+// Four numbers that lie together.
+template <typename acc_t>
+struct alignas(16) Quad {
+  acc_t v[4];
+};
+
+// The samples of a thread's outputs, in registers.
+template <typename scalar_t, int kOutputs>
+struct SlidingWindow {
+  using acc_t = conv1d_acc_t<scalar_t>;
+  static constexpr bool kHalf = sizeof(scalar_t) == 2;         // whose samples come by eight
+  static constexpr int kQuads = kOutputs / 4 + (kHalf ? 2 : 1);
+  static_assert(!kHalf || kOutputs == 8);
+
+  const scalar_t* samples;
+  int early;
+  uint4 last;  // vector of halves
+  Quad<acc_t> window[kQuads];
+
+  // Samples 4 * quad and on, four of them, or eight halves.
+  template <int kSlot>
+  __device__ void load(int quad) {
+    if constexpr (kHalf) {
+      const uint4* vectors = reinterpret_cast<const uint4*>(samples) + quad / 2;
+      uint4 value;
+      if (early == 0) {
+        value = *vectors;
+      } else {
+        if (quad == 0) last = *vectors;
+        const uint4 upper = vectors[1];
+        value = bytes_of_two(last, upper, early * sizeof(scalar_t));
+        last = upper;
+      }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        window[(kSlot + i / 4) % kQuads].v[i % 4] = convert<acc_t>(reinterpret_cast<const scalar_t*>(&value)[i]);
+      }
+    } else {
+      window[kSlot % kQuads] = *reinterpret_cast<const Quad<acc_t>*>(samples + place<kOutputs>(4 * quad));
+    }
+  }
+
+  // The samples of the first tap.
+  __device__ void begin() { begin(std::make_integer_sequence<int, kHalf ? 1 : kOutputs / 4>()); }
+  template <int... kOwn>
+  __device__ void begin(std::integer_sequence<int, kOwn...>) {
+    (load<kOwn>(kOwn), ...);
+  }
+  // Those of four taps more; the window's quads take turns as its first one, so that none is ever moved.
+  template <int kTurn>
+  __device__ void advance(int tap) {
+    if constexpr (!kHalf || kTurn % 2 == 0) load<kTurn + kOutputs / 4>(tap / 4 + kOutputs / 4);
+  }
+  template <int kTurn>
+  __device__ acc_t sample(int i) const {
+    return window[(kTurn + i / 4) % kQuads].v[i % 4];
+  }
+};
+
+// sums[f][r] += coefficient[tap][f] * sample[r + tap] for four taps from `tap` on. False after the last one.
+template <int kTurn, typename scalar_t, int kOutputs, int kFilters, typename acc_t>
+__device__ bool add_four_taps(acc_t (&sums)[kFilters][kOutputs], SlidingWindow<scalar_t, kOutputs>& window,
+                              const acc_t* coefficients, int taps, int& tap) {
+  if (tap >= taps) return false;
+  window.template advance<kTurn>(tap);
+  Quad<acc_t> of_taps[kFilters];
+#pragma unroll
+  for (int f = 0; f < kFilters; ++f) {
+    of_taps[f] = *reinterpret_cast<const Quad<acc_t>*>(coefficients + tap * kFilters + 4 * f);
+  }
+  const auto add = [&](int i) {
+#pragma unroll
+    for (int f = 0; f < kFilters; ++f) {
+      const acc_t coefficient = of_taps[(i * kFilters + f) / 4].v[(i * kFilters + f) % 4];
+#pragma unroll
+      for (int r = 0; r < kOutputs; ++r) sums[f][r] += coefficient * window.template sample<kTurn>(i + r);
+    }
+  };
+  const int left = taps - tap;
+  tap += 4;
+  add(0);
+  if (left >= 4) {
+    add(1);
+    add(2);
+    add(3);
+    return true;
+  }
+  if (left > 1) add(1);
+  if (left > 2) add(2);
+  return false;
+}
+
+template <typename scalar_t, int kOutputs, int kFilters, typename acc_t, int... kTurns>
+__device__ void add_taps(acc_t (&sums)[kFilters][kOutputs], SlidingWindow<scalar_t, kOutputs>& window,
+                         const acc_t* coefficients, int taps, std::integer_sequence<int, kTurns...>) {
+  window.begin();
+  int tap = 0;
+  while ((add_four_taps<kTurns>(sums, window, coefficients, taps, tap) && ...)) {
+  }
+}
+
+// A run of outputs, as whole vectors where it lies within the row.
 template <typename scalar_t, int kOutputs, typename acc_t>
-__device__ void store_outputs(scalar_t* row, int64_t row_length, int64_t position, const acc_t (&sums)[kOutputs]) {
+__device__ void store_outputs(scalar_t* row, int row_length, int position, const acc_t (&sums)[kOutputs]) {
   constexpr int kBytes = kOutputs * sizeof(scalar_t) < 16 ? kOutputs * sizeof(scalar_t) : 16;
   constexpr int kElems = kBytes / sizeof(scalar_t);
   struct alignas(kBytes) Vector {
     scalar_t v[kElems];
   };
-  const bool aligned = reinterpret_cast<uintptr_t>(row + position) % kBytes == 0;
-  if (aligned && position >= 0 && position + kOutputs <= row_length) {
+  scalar_t* const target = row + position;
+  const bool aligned = reinterpret_cast<uintptr_t>(target) % kBytes == 0;
+  if (aligned && position >= 0 && position <= row_length - kOutputs) {
 #pragma unroll
     for (int i = 0; i < kOutputs; i += kElems) {
       Vector vector;
 #pragma unroll
       for (int j = 0; j < kElems; ++j) vector.v[j] = convert<scalar_t>(sums[i + j]);
-      *reinterpret_cast<Vector*>(row + position + i) = vector;
+      *reinterpret_cast<Vector*>(target + i) = vector;
     }
   } else {
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) {
-      if (position + i >= 0 && position + i < row_length) row[position + i] = convert<scalar_t>(sums[i]);
+      if (position + i >= 0 && position + i < row_length) target[i] = convert<scalar_t>(sums[i]);
     }
   }
 }
@@ -208,58 +288,50 @@ __global__ void __launch_bounds__(kTileThreads, kTiledMinBlocks<scalar_t, kOutpu
     conv1d_tiled_kernel(const __grid_constant__ Conv1dTiles p) {
   using acc_t = conv1d_acc_t<scalar_t>;
   extern __shared__ __align__(16) unsigned char shared[];
-  const Conv1dPart<scalar_t, kFilters> part(p);
-  acc_t* const taps = reinterpret_cast<acc_t*>(shared) + (threadIdx.x >> p.threads_log2) * p.part_elems;
-  acc_t* const tile = taps + p.channels * p.padded_taps * kFilters;
-  part.template stage_all<kOutputs, kOutputs / kVectorElems<scalar_t> + 1>(taps, tile);
-  __syncthreads();
-
-  acc_t sums[kFilters][kOutputs];
-#pragma unroll
-  for (int f = 0; f < kFilters; ++f) {
-    const bool has_bias = p.bias != nullptr && part.filter + f < p.filters;
-    const acc_t bias =
-        has_bias ? convert<acc_t>(__ldg(static_cast<const scalar_t*>(p.bias) + part.out_channel(f))) : acc_t{0};
-#pragma unroll
-    for (int r = 0; r < kOutputs; ++r) sums[f][r] = bias;
-  }
+  const Conv1dPart<scalar_t, kFilters> part(p, shared);
   const int own = part.thread * kOutputs;
-  for (int channel = 0; channel < p.channels; ++channel) {
-    SlidingWindow<kOutputs, kFilters, acc_t>{tile + channel * p.tile_elems + place<kOutputs>(own),
-                                             taps + channel * p.padded_taps * kFilters, p.taps}
-        .add_all(sums);
-  }
-
-  if constexpr (kFilters == 1 && kOutputs * sizeof(scalar_t) > 16) {
-    // A thread's outputs are several vectors: through shared memory, a warp's stores follow each other.
-    constexpr int kElems = kVectorElems<scalar_t>;
-    __syncthreads();
-    auto* outputs = reinterpret_cast<scalar_t*>(tile);
-    struct alignas(16) Vector {
-      scalar_t v[kElems];
-    };
-#pragma unroll
-    for (int r = 0; r < kOutputs; r += kElems) {
-      Vector vector;
-#pragma unroll
-      for (int j = 0; j < kElems; ++j) vector.v[j] = convert<scalar_t>(sums[0][r + j]);
-      *reinterpret_cast<Vector*>(outputs + place<kOutputs>(own + r)) = vector;
-    }
-    __syncthreads();
-    if (!part.exists) return;
-#pragma unroll
-    for (int r = 0; r < kOutputs; r += kElems) {
-      const int at = r * part.threads + part.thread * kElems;
-      const auto vector = *reinterpret_cast<const Vector*>(outputs + place<kOutputs>(at));
-      store_outputs(part.output(0), p.out_length, part.first + at, vector.v);
-    }
-  } else {
-    if (!part.exists) return;
+  for_each_tile<kOutputs>(part, [&](const Conv1dTile<scalar_t, kFilters>& tile, const scalar_t* samples) {
+    acc_t sums[kFilters][kOutputs];
 #pragma unroll
     for (int f = 0; f < kFilters; ++f) {
-      if (part.filter + f < p.filters) store_outputs(part.output(f), p.out_length, part.first + own, sums[f]);
+      const bool has_bias = p.bias != nullptr && part.filter + f < p.filters;
+      const auto* bias = static_cast<const scalar_t*>(p.bias) + part.out_channel(f);
+#pragma unroll
+      for (int r = 0; r < kOutputs; ++r) sums[f][r] = has_bias ? convert<acc_t>(__ldg(bias)) : acc_t{0};
     }
-  }
+    for (int channel = 0; channel < p.channels; ++channel) {
+      using Window = SlidingWindow<scalar_t, kOutputs>;
+      Window window{samples + channel * p.tile_elems + place<kOutputs>(own),
+                    tile.input(channel).early(tile.first_input())};
+      add_taps(sums, window, part.taps + channel * p.padded_taps * kFilters, p.taps,
+               std::make_integer_sequence<int, Window::kQuads>());
+    }
+    if constexpr (kOutputs > 8) {
+      // A thread's outputs are several vectors: they change places within the warp, by shared memory of its own, so
+      // that its stores follow each other.
+      const int lane = part.thread % 32, of_warp = part.thread - lane;
+      auto* outputs = reinterpret_cast<scalar_t*>(part.buffer(0)) +
+                      kTileBuffers * (p.buffer_bytes / static_cast<int>(sizeof(scalar_t))) + place<kOutputs>(of_warp * kOutputs);
+#pragma unroll
+      for (int r = 0; r < kOutputs; r += 4) {
+        *reinterpret_cast<Quad<acc_t>*>(outputs + place<kOutputs>(lane * kOutputs) + r) =
+            {sums[0][r], sums[0][r + 1], sums[0][r + 2], sums[0][r + 3]};
+      }
+      __syncwarp();
+#pragma unroll
+      for (int r = 0; r < kOutputs; r += 4) {
+        const int at = 32 * r + 4 * lane;
+        const auto quad = *reinterpret_cast<const Quad<acc_t>*>(outputs + place<kOutputs>(at));
+        store_outputs(tile.output(0), p.out_length, tile.first + of_warp * kOutputs + at, quad.v);
+      }
+      __syncwarp();
+    } else {
+#pragma unroll
+      for (int f = 0; f < kFilters; ++f) {
+        if (part.filter + f < p.filters) store_outputs(tile.output(f), p.out_length, tile.first + own, sums[f]);
+      }
+    }
+  });
 }
 
 // A thread's outputs lie a part's threads apart, so that a warp reads and writes neighbours.
@@ -268,33 +340,31 @@ __global__ void __launch_bounds__(kTileThreads, kSpreadMinBlocks<scalar_t>)
     conv1d_spread_kernel(const __grid_constant__ Conv1dTiles p) {
   using acc_t = conv1d_acc_t<scalar_t>;
   extern __shared__ __align__(16) unsigned char shared[];
-  const Conv1dPart<scalar_t, 1> part(p);
-  acc_t* const taps = reinterpret_cast<acc_t*>(shared) + (threadIdx.x >> p.threads_log2) * p.part_elems;
-  acc_t* const tile = taps + p.channels * p.padded_taps;
-  part.template stage_all<1, 2>(taps, tile);
-  __syncthreads();
-  if (!part.exists) return;
-
-  const acc_t bias =
-      p.bias == nullptr ? acc_t{0} : convert<acc_t>(static_cast<const scalar_t*>(p.bias)[part.out_channel(0)]);
-  acc_t sums[kSpreadOutputs];
+  const Conv1dPart<scalar_t, 1> part(p, shared);
+  for_each_tile<1>(part, [&](const Conv1dTile<scalar_t, 1>& tile, const scalar_t* tile_samples) {
+    acc_t sums[kSpreadOutputs];
+    const auto* bias = static_cast<const scalar_t*>(p.bias) + part.out_channel(0);
 #pragma unroll
-  for (int r = 0; r < kSpreadOutputs; ++r) sums[r] = bias;
-  for (int channel = 0; channel < p.channels; ++channel) {
-    const acc_t* samples = tile + channel * p.tile_elems + part.thread * p.stride;
-    const acc_t* coefficients = taps + channel * p.padded_taps;
-#pragma unroll 2
-    for (int tap = 0; tap < p.taps; ++tap, samples += p.dilation) {
-      const acc_t coefficient = coefficients[tap];
+    for (int r = 0; r < kSpreadOutputs; ++r) sums[r] = p.bias != nullptr ? convert<acc_t>(__ldg(bias)) : acc_t{0};
+    const int apart = part.threads * p.stride;
+    for (int channel = 0; channel < p.channels; ++channel) {
+      const scalar_t* samples = tile_samples + channel * p.tile_elems + part.thread * p.stride +
+                                tile.input(channel).early(tile.first_input());
+      const acc_t* coefficients = part.taps + channel * p.padded_taps;
+#pragma unroll 4
+      for (int tap = 0; tap < p.taps; ++tap, samples += p.dilation) {
+        const acc_t coefficient = coefficients[tap];
 #pragma unroll
-      for (int r = 0; r < kSpreadOutputs; ++r) sums[r] += coefficient * samples[r * part.threads * p.stride];
+        for (int r = 0; r < kSpreadOutputs; ++r) sums[r] += coefficient * convert<acc_t>(samples[r * apart]);
+      }
     }
-  }
+    scalar_t* const output = tile.output(0);
 #pragma unroll
-  for (int r = 0; r < kSpreadOutputs; ++r) {
-    const int64_t position = part.first + part.thread + r * part.threads;
-    if (position >= 0 && position < p.out_length) part.output(0)[position] = convert<scalar_t>(sums[r]);
-  }
+    for (int r = 0; r < kSpreadOutputs; ++r) {
+      const int position = tile.first + part.thread + r * part.threads;
+      if (position >= 0 && position < p.out_length) output[position] = convert<scalar_t>(sums[r]);
+    }
+  });
 }
 
 }  // namespace cudamem

@@ -1,5 +1,6 @@
 // Which tiled kernel takes which problem, cut how.
 #include <algorithm>
+#include <cstdlib>
 
 #include "conv1d/conv1d.h"
 #include "conv1d/tiled.cuh"
@@ -19,7 +20,7 @@ struct TiledPlan {
 template <typename scalar_t>
 struct TiledKernels {
   static constexpr int kOutputs = sizeof(scalar_t) == 2 ? 8 : 4;  // of a thread; a vector, but for float64
-  static constexpr int kManyOutputs = 16, kDenseOutputs = sizeof(scalar_t) == 8 ? 0 : 4;
+  static constexpr int kManyOutputs = 16, kDenseOutputs = 4;
 
   static constexpr TiledKernel one = conv1d_tiled_kernel<scalar_t, kOutputs, 1>;
   static constexpr TiledKernel spread = conv1d_spread_kernel<scalar_t>;
@@ -28,7 +29,7 @@ struct TiledKernels {
     return nullptr;
   }
   static constexpr TiledKernel dense() {
-    if constexpr (kDenseOutputs != 0) return conv1d_tiled_kernel<scalar_t, kDenseOutputs, kManyFilters>;
+    if constexpr (std::is_same_v<scalar_t, float>) return conv1d_tiled_kernel<scalar_t, kDenseOutputs, kManyFilters>;
     return nullptr;
   }
 };
@@ -40,85 +41,92 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   TiledPlan plan;
   Conv1dTiles& p = plan.tiles;
   const bool spread = problem.stride != 1 || problem.dilation != 1;
-  const bool dense = !spread && problem.channels_per_group * problem.channels_out_per_group > 1 &&
-                     problem.channels_out_per_group > 1 && Kernels::dense() != nullptr;
+  const bool dense = !spread && problem.channels_out_per_group > 1 && Kernels::dense() != nullptr;
   const bool many = !spread && !dense && problem.taps > policy.short_taps && Kernels::many() != nullptr;
-  const TiledKernel kernel = spread ? Kernels::spread : dense ? Kernels::dense() : many ? Kernels::many() : Kernels::one;
-  const int filters_at_once = dense ? kManyFilters : 1;
-  const int64_t outputs = spread ? kSpreadOutputs
-                          : dense ? Kernels::kDenseOutputs
-                          : many  ? Kernels::kManyOutputs
-                                  : Kernels::kOutputs;
+  const auto choose = [&](auto of_spread, auto of_dense, auto of_many, auto otherwise) {
+    return spread ? of_spread : dense ? of_dense : many ? of_many : otherwise;
+  };
+  const TiledKernel kernel = choose(Kernels::spread, Kernels::dense(), Kernels::many(), Kernels::one);
+  const int64_t outputs = choose(kSpreadOutputs, Kernels::kDenseOutputs, Kernels::kManyOutputs, Kernels::kOutputs);
+  const int64_t block_threads =
+      choose(policy.spread_threads, policy.dense_threads, policy.many_threads, policy.tiled_threads);
+  const int64_t filters_at_once = dense ? kManyFilters : 1;
 
-  // Everything in a tile is counted in 32 bits.
-  constexpr int64_t kLimit = 1 << 24;
-  if (problem.taps > kLimit || problem.stride > kLimit || problem.dilation > kLimit / problem.taps ||
-      problem.channels_per_group > kLimit / problem.taps ||
+  // Positions and counts take 32 bits.
+  constexpr int64_t kLimit = 1 << 30, kTapLimit = 1 << 15;
+  if (problem.in_length > kLimit || problem.out_length > kLimit || std::abs(problem.padding) > kLimit ||
+      problem.taps > kTapLimit || problem.stride > kTapLimit || problem.dilation > kTapLimit ||
+      problem.out_length > kLimit / problem.stride || problem.channels_per_group > kTapLimit ||
       problem.channels_out_per_group > kLimit / (problem.channels_per_group * problem.taps)) {
     return plan;
   }
-  constexpr int kElems = kVectorElems<scalar_t>;
   const auto rounded = [](int64_t n, int64_t to) { return (n + to - 1) / to * to; };
-  const int64_t sector = kTileAlignBytes / sizeof(scalar_t);
-  const bool aligned_rows = problem.out_length % sector == 0;
-  const int64_t reach = problem.out_length + (aligned_rows ? 0 : sector - 1);
-  const int64_t block_threads = spread ? policy.spread_threads
-                                : dense ? policy.dense_threads
-                                : many  ? policy.long_threads
-                                        : policy.short_threads;
+  constexpr int64_t kElems = kVectorElems<scalar_t>, kSector = kTileAlignBytes / sizeof(scalar_t);
+  constexpr int64_t kBytes = sizeof(scalar_t);
+  p.aligned_rows = problem.out_length % kSector == 0;
+  const int64_t reach = problem.out_length + (p.aligned_rows ? 0 : kSector - 1);
+  p.padded_taps = static_cast<int>(rounded(problem.taps, 4));
+
   int64_t threads = 32;
   while (threads < block_threads && threads * outputs < reach) threads *= 2;
-
-  p.padded_taps = static_cast<int>(rounded(problem.taps, 4));
-  const auto place_of = [&](int64_t n) { return outputs > 4 && !spread ? n + n / outputs * 4 : n; };
-  for (;; threads /= 2) {
+  const auto lay_out = [&] {  // a part of so many threads
     const int64_t tile_outputs = threads * outputs;
-    const int64_t samples = spread
-                                ? (tile_outputs - 1) * problem.stride + (problem.taps - 1) * problem.dilation + 1
-                                : tile_outputs + p.padded_taps;
-    const int64_t staged = rounded(samples, kElems), tile = rounded(place_of(staged), 4);
-    const int64_t elems = problem.channels_per_group * (tile + p.padded_taps * filters_at_once);
-    const int64_t parts_of_block = std::max<int64_t>(block_threads / threads, 1);
-    const int64_t bytes = elems * static_cast<int64_t>(sizeof(conv1d_acc_t<scalar_t>));
-    if (bytes > kTileMaxBytes) {
-      if (threads == 32) return plan;
-      continue;
-    }
-    const int64_t parts_that_fit = std::min(parts_of_block, kTileMaxBytes / bytes);
-    const int64_t tiles = (reach + tile_outputs - 1) / tile_outputs;
-    const int64_t groups = problem.out_channels / problem.channels_out_per_group;
-    const int64_t filter_blocks = (problem.channels_out_per_group + filters_at_once - 1) / filters_at_once;
-    if (tiles > kMaxDividend || filter_blocks > kMaxDividend / tiles || groups > kMaxDividend / tiles / filter_blocks ||
-        problem.batch > (kMaxDividend - block_threads) / (tiles * filter_blocks * groups)) {
-      return plan;
-    }
-    p.parts = static_cast<uint32_t>(tiles * filter_blocks * groups * problem.batch);
-    p.tiles = Divisor(tiles);
-    p.filter_blocks = Divisor(filter_blocks);
-    p.groups = Divisor(groups);
-    p.divide_taps = Divisor(problem.taps);
-    p.threads_log2 = 0;
-    while ((1 << p.threads_log2) < threads) ++p.threads_log2;
+    const int64_t samples = spread ? (tile_outputs - 1) * problem.stride + (problem.taps - 1) * problem.dilation + 1
+                                   : tile_outputs + p.padded_taps;
+    if (samples > kTileMaxBytes) return false;
     p.tile_outputs = static_cast<int>(tile_outputs);
-    p.staged_elems = static_cast<int>(staged);
-    p.tile_elems = static_cast<int>(tile);
-    p.part_elems = static_cast<int>(elems);
-    plan.threads = static_cast<unsigned>(parts_that_fit * threads);
-    plan.blocks = static_cast<unsigned>((p.parts + parts_that_fit - 1) / parts_that_fit);
-    plan.shared_bytes = static_cast<size_t>(parts_that_fit * bytes);
-    break;
+    p.staged_elems = static_cast<int>(rounded(samples, kElems));
+    const int elems = p.staged_elems + (sizeof(scalar_t) == 2 ? kElems : 0);
+    p.tile_elems = static_cast<int>(rounded(many ? place<Kernels::kManyOutputs>(elems) : elems, kElems));
+    const int64_t taps = problem.channels_per_group * p.padded_taps * filters_at_once;
+    const int64_t taps_bytes = taps * static_cast<int64_t>(sizeof(conv1d_acc_t<scalar_t>));
+    const int64_t buffer_bytes = problem.channels_per_group * p.tile_elems * kBytes;
+    const int64_t exchange = many ? place<Kernels::kManyOutputs>(p.tile_outputs) * kBytes : 0;
+    const int64_t bytes = rounded(taps_bytes, 16) + kTileBuffers * buffer_bytes + exchange;
+    if (bytes > kTileMaxBytes) return false;
+    p.taps_bytes = static_cast<int>(rounded(taps_bytes, 16));
+    p.buffer_bytes = static_cast<int>(buffer_bytes);
+    p.part_bytes = static_cast<int>(bytes);
+    return true;
+  };
+  while (!lay_out()) {
+    if (threads == 32) return plan;
+    threads /= 2;
   }
-  p.aligned_rows = aligned_rows;
+  p.threads_log2 = 0;
+  while ((1 << p.threads_log2) < threads) ++p.threads_log2;
+
+  const int64_t tiles = (reach + p.tile_outputs - 1) / p.tile_outputs;
+  const int64_t groups = problem.out_channels / problem.channels_out_per_group;
+  const int64_t filter_blocks = (problem.channels_out_per_group + filters_at_once - 1) / filters_at_once;
+  const int64_t signals = groups * filter_blocks;  // of a batch
+  if (problem.batch > kLimit / tiles || signals > kLimit / (problem.batch * tiles)) return plan;
+  const int64_t all_tiles = problem.batch * tiles;
+  const int64_t parts_of_block = std::clamp<int64_t>(block_threads / threads, 1, kTileMaxBytes / p.part_bytes);
+  const int64_t wanted_parts = policy.tiled_blocks * parts_of_block;
+  const int64_t tiles_of_part = std::clamp<int64_t>(all_tiles * signals / wanted_parts, 1, all_tiles);
+  const int64_t parts = (all_tiles + tiles_of_part - 1) / tiles_of_part * signals;
+  p.all_tiles = static_cast<uint32_t>(all_tiles);
+  p.tiles_of_part = static_cast<uint32_t>(tiles_of_part);
+  p.parts = static_cast<uint32_t>(parts);
+  p.tiles = Divisor(tiles);
+  p.filter_blocks = Divisor(filter_blocks);
+  p.groups = Divisor(groups);
+  p.divide_taps = Divisor(problem.taps);
+  plan.threads = static_cast<unsigned>(parts_of_block * threads);
+  plan.blocks = static_cast<unsigned>((parts + parts_of_block - 1) / parts_of_block);
+  plan.shared_bytes = static_cast<size_t>(parts_of_block * p.part_bytes);
+
   p.input = problem.input;
   p.weight = problem.weight;
   p.bias = problem.bias;
   p.output = problem.output;
-  p.in_length = problem.in_length;
-  p.out_length = problem.out_length;
+  p.in_length = static_cast<int>(problem.in_length);
+  p.out_length = static_cast<int>(problem.out_length);
   p.batch_stride = problem.batch_stride;
   p.channel_stride = problem.channel_stride;
   p.length_stride = problem.length_stride;
-  p.padding = problem.padding;
+  p.padding = static_cast<int>(problem.padding);
   p.stride = static_cast<int>(problem.stride);
   p.dilation = static_cast<int>(problem.dilation);
   p.taps = static_cast<int>(problem.taps);

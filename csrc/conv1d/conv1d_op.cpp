@@ -187,11 +187,11 @@ Tensor conv1d_cuda(const Tensor& input, const Tensor& weight, const OptionalTens
   TORCH_CHECK_NOT_IMPLEMENTED(dtype || !name, "cudamem::conv1d: variant '", *name,
                               "' takes float16, bfloat16, float32 and float64, but got ", input.scalar_type());
   if (dtype) p.dtype = *dtype;
-  if (!name && !(dtype && is_small_bank(p) && conv1d_tiled_takes(p))) {
+  if (!name && !(dtype && is_small_bank(p))) {
     return with_plain_strides(at::conv1d_symint(input, weight, bias, stride, padding, dilation, groups));
   }
   const cudaStream_t stream = current_stream(input.device());
-  auto variant = Conv1dVariant::kTiled;
+  auto variant = conv1d_tiled_takes(p) ? Conv1dVariant::kTiled : Conv1dVariant::kGlobal;
   if (name) {
     variant = static_cast<Conv1dVariant>(variant_index("conv1d", kConv1dVariants, *name));
     const char* why = conv1d_illegal(variant, p, stream);

@@ -74,18 +74,17 @@ struct alignas(16) Run {
   }
 };
 
-// A tile of inputs of one channel.
+// The tiles of inputs of one channel that a group of threads takes, one after the other.
 template <typename scalar_t>
-struct GradientTile {
-  bool exists;
-  int first;  // input; up to a sector before the row's start
+struct GradientWalk {
   Row<scalar_t> input, grad_output;
   scalar_t* grad_input;
+  uint32_t tile;  // of the row
+  int left;       // tiles, with this one
 
-  __device__ GradientTile(const Conv1dGradientTiles& p, int64_t channel, uint32_t group_tile, uint32_t number) {
-    uint32_t tile = group_tile + number;
-    exists = number < p.tiles_of_group && tile < p.all_tiles;
-    if (!exists) tile = 0;
+  __device__ GradientWalk(const Conv1dGradientTiles& p, int64_t channel, uint32_t first_tile) {
+    left = first_tile < p.all_tiles ? min(p.tiles_of_group, p.all_tiles - first_tile) : 0;
+    tile = left > 0 ? first_tile : 0;
     const int64_t batch = p.tiles.divide(tile);
     const auto row_of = [&](const void* data, const int64_t(&strides)[3], int length) {
       return Row<scalar_t>{static_cast<const scalar_t*>(data) + batch * strides[0] + channel * strides[1], length,
@@ -94,10 +93,21 @@ struct GradientTile {
     input = row_of(p.input, p.input_strides, p.in_length);
     grad_output = row_of(p.grad_output, p.grad_output_strides, p.out_length);
     grad_input = static_cast<scalar_t*>(p.grad_input) + (batch * p.channels + channel) * p.in_length;
-    // Tiles start where stores to grad_input are aligned; without it, where loads of the input are.
+  }
+  __device__ void next(const Conv1dGradientTiles& p) {
+    --left;
+    if (++tile == p.tiles.divisor) {
+      tile = 0;
+      input.data += p.input_strides[0];
+      grad_output.data += p.grad_output_strides[0];
+      grad_input += p.channels * p.in_length;
+    }
+  }
+  // The first input; up to a sector before the row's start: stores to grad_input, or else loads of the input, are aligned.
+  __device__ int first(const Conv1dGradientTiles& p) const {
     const auto* aligned = p.grad_input != nullptr ? grad_input : input.data;
-    first = static_cast<int>(tile) * p.tile_outputs -
-            static_cast<int>(reinterpret_cast<uintptr_t>(aligned) % kTileAlignBytes / sizeof(scalar_t));
+    return static_cast<int>(tile) * p.tile_outputs -
+           static_cast<int>(reinterpret_cast<uintptr_t>(aligned) % kTileAlignBytes / sizeof(scalar_t));
   }
 };
 
@@ -110,7 +120,7 @@ __device__ void add_gradients(acc_t (&grads)[kRun], acc_t (&of_taps)[kTaps], con
   const auto add_four = [&](auto turn) {
     constexpr int kTurn = decltype(turn)::value;
     if (4 * kTurn >= taps) return;
-    window.template advance<kTurn>(4 * kTurn);
+    window.template advance<kTurn>();
     const auto coefficients = *reinterpret_cast<const Quad<acc_t>*>(weight + 4 * kTurn);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -131,7 +141,6 @@ template <typename scalar_t, int kTaps>
 __global__ void __launch_bounds__(kGradientThreads, kGradientMinBlocks<scalar_t, kTaps>)
     conv1d_gradients_kernel(const __grid_constant__ Conv1dGradientTiles p) {
   using acc_t = conv1d_acc_t<scalar_t>;
-  using Tile = GradientTile<scalar_t>;
   constexpr int kRun = kGradientRun<scalar_t>, kWarps = kGradientThreads / 32;
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ __align__(16) acc_t weight[kTaps];
@@ -139,39 +148,40 @@ __global__ void __launch_bounds__(kGradientThreads, kGradientMinBlocks<scalar_t,
   const int threads = 1 << p.threads_log2, thread = threadIdx.x & (threads - 1);
   const uint32_t group = threadIdx.x >> p.threads_log2, groups = kGradientThreads >> p.threads_log2;
   const uint32_t channel = blockIdx.x / p.pieces, piece = blockIdx.x - channel * p.pieces;
-  const uint32_t first_tile = (piece * groups + group) * p.tiles_of_group;
   scalar_t* const buffers = reinterpret_cast<scalar_t*>(shared) + group * 2 * p.tile_elems;
 
+  GradientWalk<scalar_t> tile(p, channel, (piece * groups + group) * p.tiles_of_group);
   Run<scalar_t> next;
-  const auto start = [&](const Tile& tile, uint32_t number) {
-    if (tile.exists) {
-      stage<kRun>(buffers + number % 2 * p.tile_elems, tile.grad_output, tile.first - p.padding, p.staged_elems, thread,
-                  threads);
-      next.load(tile.input, tile.first + thread * kRun);
-    }
-    end_group();
+  const auto start = [&](int parity) {
+    if (tile.left <= 0) return;
+    const int first = tile.first(p);
+    stage(buffers + parity * p.tile_elems, tile.grad_output, first - p.padding, p.staged_elems, thread, threads);
+    next.load(tile.input, first + thread * kRun);
   };
-  start(Tile(p, channel, first_tile, 0), 0);
+  start(0);
   if (threadIdx.x < kTaps) {
     const auto* source = static_cast<const scalar_t*>(p.weight) + channel * int64_t{p.taps} + p.taps - 1;
     weight[threadIdx.x] = threadIdx.x < p.taps ? convert<acc_t>(__ldg(source - threadIdx.x)) : acc_t{0};
   }
 
   acc_t of_taps[kTaps] = {};
-  for (uint32_t i = 0; i < p.tiles_of_group; ++i) {
-    wait_for_groups<0>();
+  for (int parity = 0, rest = p.tiles_of_group; rest > 0; parity ^= 1, --rest) {
+    wait_for_copies();
     __syncthreads();  // the tile is there for all, and the one before it is no longer needed
     acc_t inputs[kRun];
 #pragma unroll
     for (int r = 0; r < kRun; ++r) inputs[r] = convert<acc_t>(next.v[r]);
-    start(Tile(p, channel, first_tile, i + 1), i + 1);
-    const Tile tile(p, channel, first_tile, i);
-    if (!tile.exists) continue;
+    const bool exists = tile.left > 0;
+    const int first = tile.first(p);
+    scalar_t* const grad_input = tile.grad_input;
+    SlidingWindow<scalar_t, kRun> window{buffers + parity * p.tile_elems + thread * kRun,
+                                         tile.grad_output.early(first - p.padding)};
+    tile.next(p);
+    start(parity ^ 1);
+    if (!exists) continue;
     acc_t grads[kRun] = {};
-    SlidingWindow<scalar_t, kRun> window{buffers + i % 2 * p.tile_elems + thread * kRun,
-                                         tile.grad_output.early(tile.first - p.padding)};
     add_gradients(grads, of_taps, inputs, window, weight, p.taps, std::make_integer_sequence<int, kTaps / 4>());
-    if (p.grad_input != nullptr) store_outputs(tile.grad_input, p.in_length, tile.first + thread * kRun, grads);
+    if (p.grad_input != nullptr) store_outputs(grad_input, p.in_length, first + thread * kRun, grads);
   }
 
 #pragma unroll

@@ -12,42 +12,26 @@ using conv1d_acc_t = std::conditional_t<std::is_same_v<scalar_t, double>, double
 template <typename scalar_t>
 constexpr int kVectorElems = 16 / sizeof(scalar_t);
 
-// A thread of a tile has `kRun` elements in a row. In shared memory four elements of space follow each run of 16, so that
-// the threads of a warp, which read at the same place of their runs, find it in different banks.
-template <int kRun>
-CUDAMEM_HOST_DEVICE constexpr int place(int element) {
-  return kRun > 8 ? element + element / kRun * 4 : element;
-}
-
-// Copies that run beside the program, from compute capability 8.0 on. `exists` false: zeros are copied.
+// Copies that run beside the program, from compute capability 8.0 on.
 template <int kBytes>
-__device__ void copy_async(void* shared, const void* global, bool exists) {
+__device__ void copy_async(void* shared, const void* global) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   const auto address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(global), "r"(exists ? 16 : 0)
-                 : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(global) : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(global), "n"(kBytes),
-                 "r"(exists ? kBytes : 0)
-                 : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(global), "n"(kBytes) : "memory");
   }
 #else
   using Bits = BitsOf<kBytes>;
-  *static_cast<Bits*>(shared) = exists ? __ldg(static_cast<const Bits*>(global)) : Bits{};
+  *static_cast<Bits*>(shared) = __ldg(static_cast<const Bits*>(global));
 #endif
 }
 
-// What was copied since the last call makes a group; waits until at most kPending groups are still under way.
-__device__ inline void end_group() {
+// Waits for the copies that this thread has started.
+__device__ inline void wait_for_copies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-template <int kPending>
-__device__ void wait_for_groups() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+  asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
 
@@ -70,36 +54,39 @@ struct Row {
   }
 };
 
-// Starts to bring the `count` elements from `position` of `row` on, and what comes early, to tile[place(0)],
-// tile[place(1)], ... The caller is thread `thread` of `threads`. `count` is a multiple of a vector's elements.
-template <int kRun, typename scalar_t>
+// Starts to bring the `count` elements from `position` of `row` on to `tile`, with what comes early before them. The
+// caller is thread `thread` of `threads`. `count` is a multiple of a vector's elements.
+template <typename scalar_t>
 __device__ void stage(scalar_t* tile, const Row<scalar_t>& row, int position, int count, int thread, int threads) {
   constexpr int kElems = kVectorElems<scalar_t>;
   const int early = row.early(position);
   position -= early;
   if (early != 0) count += kElems;
-  // The vectors that lie within the row.
-  int begin = 0, end = 0;
-  if (row.stride == 1 && row.misaligned(position) == 0) {
-    const int vectors = count / kElems;
-    begin = min(position < 0 ? (kElems - 1 - position) / kElems : 0, vectors);
-    end = max(min(max(row.size - position, 0) / kElems, vectors), begin);
-    for (int i = begin + thread; i < end; i += threads) {
-      copy_async<16>(tile + place<kRun>(i * kElems), row.data + (position + i * kElems), true);
-    }
-  }
-  const int before = begin * kElems, edges = before + count - end * kElems;
-#pragma unroll 4
-  for (int i = thread; i < edges; i += threads) {
-    const int element = i < before ? i : i - before + end * kElems;
-    const bool exists = row.has(position + element);
-    const scalar_t* source = row.data + (exists ? (position + element) * row.stride : 0);
+  // The elements that lie within the row, and among these the whole vectors.
+  const int begin = min(max(-position, 0), count), end = max(min(row.size - position, count), begin);
+  const scalar_t* const source = row.data + position * row.stride;
+  const auto copy = [](scalar_t* to, const scalar_t* from) {
     if constexpr (sizeof(scalar_t) == 2) {
-      tile[place<kRun>(element)] = exists ? __ldg(source) : convert<scalar_t>(0.0f);
+      *to = __ldg(from);
     } else {
-      copy_async<sizeof(scalar_t)>(tile + place<kRun>(element), source, exists);
+      copy_async<sizeof(scalar_t)>(to, from);
     }
+  };
+  if (row.stride == 1 && row.misaligned(position) == 0) {
+    const int first = (begin + kElems - 1) / kElems, last = end / kElems;
+    for (int i = first + thread; i < last; i += threads) copy_async<16>(tile + i * kElems, source + i * kElems);
+    const int before = min(first * kElems, end), after = max(last * kElems, before);
+    if (begin + thread < before) copy(tile + begin + thread, source + begin + thread);
+    if (after + thread < end) copy(tile + after + thread, source + after + thread);
+  } else {
+    scalar_t* to = tile + begin + thread;
+    const scalar_t* from = source + (begin + thread) * row.stride;
+    const int64_t step = threads * row.stride;
+#pragma unroll 4
+    for (; to < tile + end; to += threads, from += step) copy(to, from);
   }
+  for (int i = thread; i < begin; i += threads) tile[i] = convert<scalar_t>(0.0f);
+  for (int i = end + thread; i < count; i += threads) tile[i] = convert<scalar_t>(0.0f);
 }
 
 // The 16 bytes that begin `bytes` (less than 16, even) into two vectors. The branches are the same for all threads.

@@ -28,21 +28,50 @@ struct Conv1dTiles {
   void* output;
   int in_length, out_length;
   int64_t batch_stride, channel_stride, length_stride;  // of the input, in elements
-  int stride, dilation, padding;                        // negative padding: the input is cut
+  int64_t out_batch_stride;
+  int stride, dilation, padding;  // negative padding: the input is cut
   int taps, channels, filters;
   int filter_stride, filter_channel_stride;  // of the weight; taps follow each other
   bool flipped;                              // the last tap comes first
 
   // A block of filters is one or kManyFilters of a group. Its tiles of all batches are numbered (batch, tile), and a
   // part takes some that follow each other; parts are numbered (some tiles, group, block of filters).
-  uint32_t parts, all_tiles, tiles_of_part;
+  uint32_t parts, all_tiles, tiles_of_part, tiles_of_row;
   Divisor tiles, filter_blocks, groups, divide_taps;
   int threads_log2;              // of a part
   int tile_outputs;              // of a tile
   int staged_elems, tile_elems;  // of a channel: samples, and the room they take
   int padded_taps;               // a multiple of 4
-  int part_bytes, taps_bytes, buffer_bytes;  // in shared memory: a part's coefficients, kTileBuffers tiles, and more
+  int part_bytes, taps_bytes, buffer_bytes;  // in shared memory: a part's coefficients, two tiles, and what else it needs
   bool aligned_rows;                         // each row of outputs starts at a whole sector
+};
+
+// The tiles of a part, one after the other.
+template <typename scalar_t>
+struct TileWalk {
+  const scalar_t* input;  // row of the group's first channel
+  scalar_t* output;       // row of the part's first filter
+  uint32_t tile;          // of the row
+  int left;               // tiles, with this one
+
+  __device__ void next(const Conv1dTiles& p) {
+    --left;
+    if (++tile == p.tiles_of_row) {
+      tile = 0;
+      input += p.batch_stride;
+      output += p.out_batch_stride;
+    }
+  }
+  // The first output; up to a sector before the row's start, for stores at whole sectors.
+  __device__ int first(const Conv1dTiles& p) const {
+    const int position = static_cast<int>(tile) * p.tile_outputs;
+    return p.aligned_rows ? position
+                          : position - static_cast<int>(reinterpret_cast<uintptr_t>(output) % kTileAlignBytes / sizeof(scalar_t));
+  }
+  __device__ int first_input(const Conv1dTiles& p) const { return first(p) * p.stride - p.padding; }
+  __device__ Row<scalar_t> row(const Conv1dTiles& p, int channel) const {
+    return {input + channel * p.channel_stride, p.in_length, p.length_stride};
+  }
 };
 
 template <typename scalar_t, int kFilters>
@@ -51,108 +80,81 @@ struct Conv1dPart {
   const Conv1dTiles& p;
   int thread, threads;
   int group, filter;  // the first filter in the group
-  uint32_t first_tile;
-  acc_t* taps;  // in shared memory, [channel][padded tap][filter]
-  unsigned char* buffers;
+  TileWalk<scalar_t> walk;
+  unsigned char* shared;  // coefficients, then two tiles, then what else the kernel needs
 
-  __device__ Conv1dPart(const Conv1dTiles& p, unsigned char* shared) : p(p) {
+  __device__ Conv1dPart(const Conv1dTiles& p, unsigned char* of_block) : p(p) {
     threads = 1 << p.threads_log2;
     thread = threadIdx.x & (threads - 1);
-    const uint32_t of_block = threadIdx.x >> p.threads_log2;
-    uint32_t block = blockIdx.x * (blockDim.x >> p.threads_log2) + of_block;
+    const uint32_t part = threadIdx.x >> p.threads_log2;
+    shared = of_block + part * p.part_bytes;
+    uint32_t block = blockIdx.x * (blockDim.x >> p.threads_log2) + part;
     const bool exists = block < p.parts;  // threads past the last part only take part in barriers
     uint32_t in_groups = p.filter_blocks.divide(block);
-    const uint32_t number = p.groups.divide(in_groups);
+    uint32_t tile = p.groups.divide(in_groups) * p.tiles_of_part;
     group = in_groups;
     filter = block * kFilters;
-    first_tile = exists ? number * p.tiles_of_part : p.all_tiles;
-    taps = reinterpret_cast<acc_t*>(shared + of_block * p.part_bytes);
-    buffers = shared + of_block * p.part_bytes + p.taps_bytes;
+    walk.left = exists ? min(p.tiles_of_part, p.all_tiles - tile) : 0;
+    const int64_t batch = p.tiles.divide(tile);
+    walk.tile = tile;
+    walk.input = static_cast<const scalar_t*>(p.input) + batch * p.batch_stride + int64_t{group} * p.channels * p.channel_stride;
+    walk.output = static_cast<scalar_t*>(p.output) + batch * p.out_batch_stride + int64_t{out_channel(0)} * p.out_length;
   }
 
   __device__ int out_channel(int f) const { return group * p.filters + filter + f; }
-  __device__ scalar_t* buffer(int index) const {
-    return reinterpret_cast<scalar_t*>(buffers + index % kTileBuffers * p.buffer_bytes);
+  __device__ acc_t* taps() const { return reinterpret_cast<acc_t*>(shared); }  // [channel][padded tap][filter]
+  __device__ scalar_t* buffer(int parity) const {
+    return reinterpret_cast<scalar_t*>(shared + p.taps_bytes + parity * p.buffer_bytes);
+  }
+  __device__ scalar_t* beyond_buffers() const { return buffer(2); }
+  __device__ acc_t bias(int f) const {
+    const bool exists = p.bias != nullptr && filter + f < p.filters;
+    return exists ? convert<acc_t>(__ldg(static_cast<const scalar_t*>(p.bias) + out_channel(f))) : acc_t{0};
   }
 
   // Coefficient `index` of [channel][filter][tap], and its place; 0 for filters past the last.
-  __device__ acc_t coefficient(uint32_t index, int& at) const {
+  __device__ scalar_t coefficient(uint32_t index, int& at) const {
     uint32_t tap = index;
     const uint32_t pair = p.divide_taps.divide(tap);
     const int f = pair % kFilters, channel = pair / kFilters;
     at = (channel * p.padded_taps + tap) * kFilters + f;
-    if (filter + f >= p.filters) return 0;
+    if (filter + f >= p.filters) return convert<scalar_t>(0.0f);
     const int64_t base = int64_t{group} * p.filters * p.channels * p.taps;
     const int offset = (filter + f) * p.filter_stride + channel * p.filter_channel_stride;
-    const scalar_t* weight = static_cast<const scalar_t*>(p.weight) + base + offset;
-    return convert<acc_t>(__ldg(weight + (p.flipped ? p.taps - 1 - tap : tap)));
+    return __ldg(static_cast<const scalar_t*>(p.weight) + base + offset + (p.flipped ? p.taps - 1 - tap : tap));
   }
   __device__ void stage_taps() const {
-    if (first_tile >= p.all_tiles) return;
+    if (walk.left <= 0) return;
     for (uint32_t i = thread; i < p.channels * kFilters * p.taps; i += threads) {
       int at;
-      const acc_t value = coefficient(i, at);
-      taps[at] = value;
+      const acc_t value = convert<acc_t>(coefficient(i, at));
+      taps()[at] = value;
     }
   }
 };
 
-// A tile of a part.
-template <typename scalar_t, int kFilters>
-struct Conv1dTile {
-  const Conv1dPart<scalar_t, kFilters>& part;
-  bool exists;
-  int64_t batch;
-  int first;  // output; up to a sector before the row's start
-
-  __device__ Conv1dTile(const Conv1dPart<scalar_t, kFilters>& part, uint32_t number) : part(part) {
-    const Conv1dTiles& p = part.p;
-    uint32_t tile = part.first_tile + number;
-    exists = number < p.tiles_of_part && tile < p.all_tiles;
-    if (!exists) tile = 0;
-    batch = p.tiles.divide(tile);
-    first = static_cast<int>(tile) * p.tile_outputs;
-    if (!p.aligned_rows) first -= reinterpret_cast<uintptr_t>(output(0)) % kTileAlignBytes / sizeof(scalar_t);
-  }
-
-  __device__ scalar_t* output(int f) const {
-    const Conv1dTiles& p = part.p;
-    const int64_t row = batch * (int64_t{p.groups.divisor} * p.filters) + part.out_channel(f);
-    return static_cast<scalar_t*>(p.output) + row * p.out_length;
-  }
-  __device__ Row<scalar_t> input(int channel) const {
-    const Conv1dTiles& p = part.p;
-    const int64_t in_channel = int64_t{part.group} * p.channels + channel;
-    return {static_cast<const scalar_t*>(p.input) + batch * p.batch_stride + in_channel * p.channel_stride,
-            p.in_length, p.length_stride};
-  }
-  __device__ int first_input() const { return first * part.p.stride - part.p.padding; }
-
-  template <int kRun>
-  __device__ void start(scalar_t* buffer) const {
-    if (exists) {
-      for (int channel = 0; channel < part.p.channels; ++channel) {
-        stage<kRun>(buffer + channel * part.p.tile_elems, input(channel), first_input(), part.p.staged_elems,
-                    part.thread, part.threads);
+// Calls compute(tile, samples) for each tile of the part, once its samples are there; the next ones are under way then.
+template <typename scalar_t, int kFilters, typename Compute>
+__device__ void for_each_tile(const Conv1dPart<scalar_t, kFilters>& part, Compute compute) {
+  const Conv1dTiles& p = part.p;
+  const auto start = [&](const TileWalk<scalar_t>& tile, int parity) {
+    if (tile.left > 0) {
+      for (int channel = 0; channel < p.channels; ++channel) {
+        stage(part.buffer(parity) + channel * p.tile_elems, tile.row(p, channel), tile.first_input(p), p.staged_elems,
+              part.thread, part.threads);
       }
     }
-    end_group();
-  }
-};
-
-// All tiles of a part, one after the other: compute(tile, buffer, number) once a tile's samples are there.
-template <int kRun, typename scalar_t, int kFilters, typename Compute>
-__device__ void for_each_tile(const Conv1dPart<scalar_t, kFilters>& part, Compute compute) {
-  using Tile = Conv1dTile<scalar_t, kFilters>;
-#pragma unroll
-  for (int i = 0; i < kTileBuffers - 1; ++i) Tile(part, i).template start<kRun>(part.buffer(i));
+  };
+  TileWalk<scalar_t> tile = part.walk;
+  start(tile, 0);
   part.stage_taps();
-  for (uint32_t i = 0; i < part.p.tiles_of_part; ++i) {
-    wait_for_groups<kTileBuffers - 2>();
+  for (int parity = 0, rest = p.tiles_of_part; rest > 0; parity ^= 1, --rest) {
+    wait_for_copies();
     __syncthreads();  // the tile is there for all, and the one before it is no longer needed
-    Tile(part, i + kTileBuffers - 1).template start<kRun>(part.buffer(i + kTileBuffers - 1));
-    const Tile tile(part, i);
-    if (tile.exists) compute(tile, part.buffer(i));
+    const TileWalk<scalar_t> now = tile;
+    tile.next(p);
+    start(tile, parity ^ 1);
+    if (now.left > 0) compute(now, part.buffer(parity));
   }
 }
 
@@ -169,45 +171,45 @@ struct SlidingWindow {
   static constexpr bool kHalf = sizeof(scalar_t) == 2;         // whose samples come by eight
   static constexpr int kQuads = kOutputs / 4 + (kHalf ? 2 : 1);
   static_assert(!kHalf || kOutputs == 8);
+  static_assert(kHalf || kOutputs == 4 || kOutputs / 4 % 2 == 1, "threads of a warp would meet in shared memory's banks");
 
   const scalar_t* samples;
   int early;
   uint4 last;  // vector of halves
   Quad<acc_t> window[kQuads];
 
-  // Samples 4 * quad and on, four of them, or eight halves.
-  template <int kSlot>
-  __device__ void load(int quad) {
+  // The quad of samples at 4 * kQuad; of halves, two quads.
+  template <int kQuad>
+  __device__ void load() {
     if constexpr (kHalf) {
-      const uint4* vectors = reinterpret_cast<const uint4*>(samples) + quad / 2;
+      const uint4* vectors = reinterpret_cast<const uint4*>(samples) + kQuad / 2;
       uint4 value;
       if (early == 0) {
         value = *vectors;
       } else {
-        if (quad == 0) last = *vectors;
+        if (kQuad == 0) last = *vectors;
         const uint4 upper = vectors[1];
         value = bytes_of_two(last, upper, early * sizeof(scalar_t));
         last = upper;
       }
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        window[(kSlot + i / 4) % kQuads].v[i % 4] = convert<acc_t>(reinterpret_cast<const scalar_t*>(&value)[i]);
+        window[(kQuad + i / 4) % kQuads].v[i % 4] = convert<acc_t>(reinterpret_cast<const scalar_t*>(&value)[i]);
       }
     } else {
-      window[kSlot % kQuads] = *reinterpret_cast<const Quad<acc_t>*>(samples + place<kOutputs>(4 * quad));
+      window[kQuad % kQuads] = *reinterpret_cast<const Quad<acc_t>*>(samples + 4 * kQuad);
     }
   }
-
   // The samples of the first tap.
   __device__ void begin() { begin(std::make_integer_sequence<int, kHalf ? 1 : kOutputs / 4>()); }
   template <int... kOwn>
   __device__ void begin(std::integer_sequence<int, kOwn...>) {
-    (load<kOwn>(kOwn), ...);
+    (load<kOwn>(), ...);
   }
-  // Those of four taps more; the window's quads take turns as its first one, so that none is ever moved.
+  // Those of taps 4 * kTurn and on, four of them. The quads take turns as the window's first one: none is ever moved.
   template <int kTurn>
-  __device__ void advance(int tap) {
-    if constexpr (!kHalf || kTurn % 2 == 0) load<kTurn + kOutputs / 4>(tap / 4 + kOutputs / 4);
+  __device__ void advance() {
+    if constexpr (!kHalf || kTurn % 2 == 0) load<kTurn + kOutputs / 4>();
   }
   template <int kTurn>
   __device__ acc_t sample(int i) const {
@@ -215,46 +217,49 @@ struct SlidingWindow {
   }
 };
 
-// sums[f][r] += coefficient[tap][f] * sample[r + tap] for four taps from `tap` on. False after the last one.
+// sums[f][r] += coefficient[tap][f] * sample[r + tap], for the first `count` of four taps from 4 * kTurn on.
 template <int kTurn, typename scalar_t, int kOutputs, int kFilters, typename acc_t>
-__device__ bool add_four_taps(acc_t (&sums)[kFilters][kOutputs], SlidingWindow<scalar_t, kOutputs>& window,
-                              const acc_t* coefficients, int taps, int& tap) {
-  if (tap >= taps) return false;
-  window.template advance<kTurn>(tap);
+__device__ void add_four_taps(acc_t (&sums)[kFilters][kOutputs], SlidingWindow<scalar_t, kOutputs>& window,
+                              const acc_t* coefficients, int count) {
+  window.template advance<kTurn>();
   Quad<acc_t> of_taps[kFilters];
 #pragma unroll
   for (int f = 0; f < kFilters; ++f) {
-    of_taps[f] = *reinterpret_cast<const Quad<acc_t>*>(coefficients + tap * kFilters + 4 * f);
+    of_taps[f] = *reinterpret_cast<const Quad<acc_t>*>(coefficients + 4 * kTurn * kFilters + 4 * f);
   }
-  const auto add = [&](int i) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (i >= count) break;
 #pragma unroll
     for (int f = 0; f < kFilters; ++f) {
       const acc_t coefficient = of_taps[(i * kFilters + f) / 4].v[(i * kFilters + f) % 4];
 #pragma unroll
       for (int r = 0; r < kOutputs; ++r) sums[f][r] += coefficient * window.template sample<kTurn>(i + r);
     }
-  };
-  const int left = taps - tap;
-  tap += 4;
-  add(0);
-  if (left >= 4) {
-    add(1);
-    add(2);
-    add(3);
-    return true;
   }
-  if (left > 1) add(1);
-  if (left > 2) add(2);
-  return false;
 }
 
 template <typename scalar_t, int kOutputs, int kFilters, typename acc_t, int... kTurns>
 __device__ void add_taps(acc_t (&sums)[kFilters][kOutputs], SlidingWindow<scalar_t, kOutputs>& window,
                          const acc_t* coefficients, int taps, std::integer_sequence<int, kTurns...>) {
+  constexpr int kRound = 4 * sizeof...(kTurns);
   window.begin();
-  int tap = 0;
-  while ((add_four_taps<kTurns>(sums, window, coefficients, taps, tap) && ...)) {
+  for (; taps >= kRound; taps -= kRound) {
+    (add_four_taps<kTurns>(sums, window, coefficients, 4), ...);
+    window.samples += kRound;
+    coefficients += kRound * kFilters;
   }
+  const auto add_rest = [&](auto turn) {
+    constexpr int kTurn = decltype(turn)::value;
+    const bool whole = taps >= 4 * kTurn + 4;
+    if (whole) {
+      add_four_taps<kTurn>(sums, window, coefficients, 4);
+    } else if (taps > 4 * kTurn) {
+      add_four_taps<kTurn>(sums, window, coefficients, taps - 4 * kTurn);
+    }
+    return whole;
+  };
+  (add_rest(std::integral_constant<int, kTurns>()) && ...);
 }
 
 // A run of outputs, as whole vectors where it lies within the row.
@@ -287,48 +292,48 @@ template <typename scalar_t, int kOutputs, int kFilters>
 __global__ void __launch_bounds__(kTileThreads, kTiledMinBlocks<scalar_t, kOutputs, kFilters>)
     conv1d_tiled_kernel(const __grid_constant__ Conv1dTiles p) {
   using acc_t = conv1d_acc_t<scalar_t>;
+  using Window = SlidingWindow<scalar_t, kOutputs>;
   extern __shared__ __align__(16) unsigned char shared[];
   const Conv1dPart<scalar_t, kFilters> part(p, shared);
   const int own = part.thread * kOutputs;
-  for_each_tile<kOutputs>(part, [&](const Conv1dTile<scalar_t, kFilters>& tile, const scalar_t* samples) {
+  for_each_tile(part, [&](const TileWalk<scalar_t>& tile, const scalar_t* samples) {
     acc_t sums[kFilters][kOutputs];
 #pragma unroll
     for (int f = 0; f < kFilters; ++f) {
-      const bool has_bias = p.bias != nullptr && part.filter + f < p.filters;
-      const auto* bias = static_cast<const scalar_t*>(p.bias) + part.out_channel(f);
+      const acc_t bias = part.bias(f);
 #pragma unroll
-      for (int r = 0; r < kOutputs; ++r) sums[f][r] = has_bias ? convert<acc_t>(__ldg(bias)) : acc_t{0};
+      for (int r = 0; r < kOutputs; ++r) sums[f][r] = bias;
     }
+    const int first = tile.first(p);
     for (int channel = 0; channel < p.channels; ++channel) {
-      using Window = SlidingWindow<scalar_t, kOutputs>;
-      Window window{samples + channel * p.tile_elems + place<kOutputs>(own),
-                    tile.input(channel).early(tile.first_input())};
-      add_taps(sums, window, part.taps + channel * p.padded_taps * kFilters, p.taps,
+      Window window{samples + channel * p.tile_elems + own, tile.row(p, channel).early(tile.first_input(p))};
+      add_taps(sums, window, part.taps() + channel * p.padded_taps * kFilters, p.taps,
                std::make_integer_sequence<int, Window::kQuads>());
     }
-    if constexpr (kOutputs > 8) {
-      // A thread's outputs are several vectors: they change places within the warp, by shared memory of its own, so
+    if constexpr (kFilters == 1 && kOutputs * sizeof(scalar_t) > 32) {
+      // A thread's outputs are several vectors: they change places within the warp, through shared memory of its own, so
       // that its stores follow each other.
-      const int lane = part.thread % 32, of_warp = part.thread - lane;
-      auto* outputs = reinterpret_cast<scalar_t*>(part.buffer(0)) +
-                      kTileBuffers * (p.buffer_bytes / static_cast<int>(sizeof(scalar_t))) + place<kOutputs>(of_warp * kOutputs);
+      const int lane = part.thread % 32, of_warp = own - lane * kOutputs;
+      scalar_t* const outputs = part.beyond_buffers() + of_warp;
 #pragma unroll
       for (int r = 0; r < kOutputs; r += 4) {
-        *reinterpret_cast<Quad<acc_t>*>(outputs + place<kOutputs>(lane * kOutputs) + r) =
+        *reinterpret_cast<Quad<acc_t>*>(outputs + lane * kOutputs + r) =
             {sums[0][r], sums[0][r + 1], sums[0][r + 2], sums[0][r + 3]};
       }
       __syncwarp();
 #pragma unroll
       for (int r = 0; r < kOutputs; r += 4) {
         const int at = 32 * r + 4 * lane;
-        const auto quad = *reinterpret_cast<const Quad<acc_t>*>(outputs + place<kOutputs>(at));
-        store_outputs(tile.output(0), p.out_length, tile.first + of_warp * kOutputs + at, quad.v);
+        const auto quad = *reinterpret_cast<const Quad<acc_t>*>(outputs + at);
+        store_outputs(tile.output, p.out_length, first + of_warp + at, quad.v);
       }
       __syncwarp();
     } else {
 #pragma unroll
       for (int f = 0; f < kFilters; ++f) {
-        if (part.filter + f < p.filters) store_outputs(tile.output(f), p.out_length, tile.first + own, sums[f]);
+        if (part.filter + f < p.filters) {
+          store_outputs(tile.output + f * int64_t{p.out_length}, p.out_length, first + own, sums[f]);
+        }
       }
     }
   });
@@ -341,28 +346,28 @@ __global__ void __launch_bounds__(kTileThreads, kSpreadMinBlocks<scalar_t>)
   using acc_t = conv1d_acc_t<scalar_t>;
   extern __shared__ __align__(16) unsigned char shared[];
   const Conv1dPart<scalar_t, 1> part(p, shared);
-  for_each_tile<1>(part, [&](const Conv1dTile<scalar_t, 1>& tile, const scalar_t* tile_samples) {
+  for_each_tile(part, [&](const TileWalk<scalar_t>& tile, const scalar_t* tile_samples) {
     acc_t sums[kSpreadOutputs];
-    const auto* bias = static_cast<const scalar_t*>(p.bias) + part.out_channel(0);
+    const acc_t bias = part.bias(0);
 #pragma unroll
-    for (int r = 0; r < kSpreadOutputs; ++r) sums[r] = p.bias != nullptr ? convert<acc_t>(__ldg(bias)) : acc_t{0};
+    for (int r = 0; r < kSpreadOutputs; ++r) sums[r] = bias;
     const int apart = part.threads * p.stride;
     for (int channel = 0; channel < p.channels; ++channel) {
       const scalar_t* samples = tile_samples + channel * p.tile_elems + part.thread * p.stride +
-                                tile.input(channel).early(tile.first_input());
-      const acc_t* coefficients = part.taps + channel * p.padded_taps;
-#pragma unroll 4
+                                tile.row(p, channel).early(tile.first_input(p));
+      const acc_t* coefficients = part.taps() + channel * p.padded_taps;
+#pragma unroll 2
       for (int tap = 0; tap < p.taps; ++tap, samples += p.dilation) {
         const acc_t coefficient = coefficients[tap];
 #pragma unroll
         for (int r = 0; r < kSpreadOutputs; ++r) sums[r] += coefficient * convert<acc_t>(samples[r * apart]);
       }
     }
-    scalar_t* const output = tile.output(0);
+    int position = tile.first(p) + part.thread;
+    scalar_t* target = tile.output + position;
 #pragma unroll
-    for (int r = 0; r < kSpreadOutputs; ++r) {
-      const int position = tile.first + part.thread + r * part.threads;
-      if (position >= 0 && position < p.out_length) output[position] = convert<scalar_t>(sums[r]);
+    for (int r = 0; r < kSpreadOutputs; ++r, position += part.threads, target += part.threads) {
+      if (position >= 0 && position < p.out_length) *target = convert<scalar_t>(sums[r]);
     }
   });
 }

@@ -1,9 +1,10 @@
 // Which tiled kernel takes which problem, cut how.
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 
 #include "conv1d/conv1d.h"
-#include "conv1d/tiled.cuh"
+#include "conv1d/tensor_cores.cuh"
 
 namespace cudamem {
 namespace {
@@ -18,21 +19,39 @@ struct TiledPlan {
 };
 
 template <typename scalar_t>
+constexpr bool kHalf = sizeof(scalar_t) == 2;
+
+template <typename scalar_t>
 struct TiledKernels {
-  static constexpr int kOutputs = sizeof(scalar_t) == 2 ? 8 : 4;  // of a thread; a vector, but for float64
-  static constexpr int kManyOutputs = 16, kDenseOutputs = 4;
+  static constexpr int kOutputs = kHalf<scalar_t> ? 8 : sizeof(scalar_t) == 4 ? kFloatOutputs : 4;  // of a thread
+  static constexpr int kDenseOutputs = 4;
 
   static constexpr TiledKernel one = conv1d_tiled_kernel<scalar_t, kOutputs, 1>;
   static constexpr TiledKernel spread = conv1d_spread_kernel<scalar_t>;
-  static constexpr TiledKernel many() {
-    if constexpr (std::is_same_v<scalar_t, float>) return conv1d_tiled_kernel<scalar_t, kManyOutputs, 1>;
-    return nullptr;
-  }
   static constexpr TiledKernel dense() {
     if constexpr (std::is_same_v<scalar_t, float>) return conv1d_tiled_kernel<scalar_t, kDenseOutputs, kManyFilters>;
     return nullptr;
   }
+  template <int kSteps>
+  static constexpr TiledKernel tensor() {
+    if constexpr (kHalf<scalar_t>) return conv1d_tensor_cores_kernel<scalar_t, kSteps>;
+    return nullptr;
+  }
 };
+
+// Whether the current device multiplies matrices of both half types, which compute capability 7.5 does not.
+bool has_tensor_cores() {
+  constexpr int kMaxDevices = 64;  // that are remembered
+  static std::atomic<int> known[kMaxDevices];
+  int device = 0, major = 0;
+  cudaGetDevice(&device);
+  if (device < kMaxDevices) major = known[device].load(std::memory_order_relaxed);
+  if (major == 0) {
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (device < kMaxDevices) known[device].store(major, std::memory_order_relaxed);
+  }
+  return major >= 8;
+}
 
 template <typename scalar_t>
 TiledPlan plan_of(const Conv1dProblem& problem) {
@@ -40,17 +59,6 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   const Conv1dPolicy policy;
   TiledPlan plan;
   Conv1dTiles& p = plan.tiles;
-  const bool spread = problem.stride != 1 || problem.dilation != 1;
-  const bool dense = !spread && problem.channels_out_per_group > 1 && Kernels::dense() != nullptr;
-  const bool many = !spread && !dense && problem.taps > policy.short_taps && Kernels::many() != nullptr;
-  const auto choose = [&](auto of_spread, auto of_dense, auto of_many, auto otherwise) {
-    return spread ? of_spread : dense ? of_dense : many ? of_many : otherwise;
-  };
-  const TiledKernel kernel = choose(Kernels::spread, Kernels::dense(), Kernels::many(), Kernels::one);
-  const int64_t outputs = choose(kSpreadOutputs, Kernels::kDenseOutputs, Kernels::kManyOutputs, Kernels::kOutputs);
-  const int64_t block_threads =
-      choose(policy.spread_threads, policy.dense_threads, policy.many_threads, policy.tiled_threads);
-  const int64_t filters_at_once = dense ? kManyFilters : 1;
 
   // Positions and counts take 32 bits.
   constexpr int64_t kLimit = 1 << 30, kTapLimit = 1 << 15;
@@ -60,31 +68,50 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
       problem.channels_out_per_group > kLimit / (problem.channels_per_group * problem.taps)) {
     return plan;
   }
-  const auto rounded = [](int64_t n, int64_t to) { return (n + to - 1) / to * to; };
+
+  const bool spread = problem.stride != 1 || problem.dilation != 1;
+  const bool dense = !spread && problem.channels_out_per_group > 1 && Kernels::dense() != nullptr;
+  const bool tensor = !spread && kHalf<scalar_t> && problem.channels_per_group == 1 &&
+                      problem.taps <= kTensorTaps<kManySteps> && has_tensor_cores();
+  const int steps = problem.taps <= kTensorTaps<kFewSteps> ? kFewSteps : kManySteps;
+  const TiledKernel kernel = spread   ? Kernels::spread
+                             : dense  ? Kernels::dense()
+                             : tensor ? steps == kFewSteps ? Kernels::template tensor<kFewSteps>()
+                                                           : Kernels::template tensor<kManySteps>()
+                                      : Kernels::one;
+  const int64_t outputs = spread ? kSpreadOutputs : dense ? Kernels::kDenseOutputs : Kernels::kOutputs;
+  const int64_t filters_at_once = dense ? kManyFilters : 1;
+
   constexpr int64_t kElems = kVectorElems<scalar_t>, kSector = kTileAlignBytes / sizeof(scalar_t);
-  constexpr int64_t kBytes = sizeof(scalar_t);
+  constexpr int64_t kBytes = sizeof(scalar_t), kAccBytes = sizeof(conv1d_acc_t<scalar_t>);
+  const auto rounded = [](int64_t n, int64_t to) { return ceil_div(n, to) * to; };
   p.aligned_rows = problem.out_length % kSector == 0;
   const int64_t reach = problem.out_length + (p.aligned_rows ? 0 : kSector - 1);
   p.padded_taps = static_cast<int>(rounded(problem.taps, 4));
+  const int64_t taps_bytes = rounded(problem.channels_per_group * p.padded_taps * filters_at_once * kAccBytes, 16);
 
   int64_t threads = 32;
-  while (threads < block_threads && threads * outputs < reach) threads *= 2;
+  while (threads < policy.tiled_threads && threads * outputs < reach) threads *= 2;
   const auto lay_out = [&] {  // a part of so many threads
-    const int64_t tile_outputs = threads * outputs;
-    const int64_t samples = spread ? (tile_outputs - 1) * problem.stride + (problem.taps - 1) * problem.dilation + 1
-                                   : tile_outputs + p.padded_taps;
+    int64_t tile_outputs = threads * outputs, samples = tile_outputs + p.padded_taps, more_bytes = 0;
+    if (spread) {
+      samples = (tile_outputs - 1) * problem.stride + (problem.taps - 1) * problem.dilation + 1;
+    } else if (tensor) {
+      const int64_t tiles = ceil_div(reach, policy.tensor_outputs * threads / policy.tiled_threads);
+      tile_outputs = rounded(ceil_div(reach, tiles), kTensorOutputs);
+      samples = tile_outputs + kTensorRow * (steps - 1);
+      more_bytes = (kTensorTapsBefore + kTensorRow * steps) * kBytes;
+    } else if (!dense && outputs * kBytes > 32) {
+      more_bytes = tile_outputs * kBytes;  // to exchange outputs
+    }
     if (samples > kTileMaxBytes) return false;
     p.tile_outputs = static_cast<int>(tile_outputs);
     p.staged_elems = static_cast<int>(rounded(samples, kElems));
-    const int elems = p.staged_elems + (sizeof(scalar_t) == 2 ? kElems : 0);
-    p.tile_elems = static_cast<int>(rounded(many ? place<Kernels::kManyOutputs>(elems) : elems, kElems));
-    const int64_t taps = problem.channels_per_group * p.padded_taps * filters_at_once;
-    const int64_t taps_bytes = taps * static_cast<int64_t>(sizeof(conv1d_acc_t<scalar_t>));
+    p.tile_elems = p.staged_elems + (kHalf<scalar_t> ? kElems : 0);
     const int64_t buffer_bytes = problem.channels_per_group * p.tile_elems * kBytes;
-    const int64_t exchange = many ? place<Kernels::kManyOutputs>(p.tile_outputs) * kBytes : 0;
-    const int64_t bytes = rounded(taps_bytes, 16) + kTileBuffers * buffer_bytes + exchange;
+    const int64_t bytes = taps_bytes + 2 * buffer_bytes + rounded(more_bytes, 16);
     if (bytes > kTileMaxBytes) return false;
-    p.taps_bytes = static_cast<int>(rounded(taps_bytes, 16));
+    p.taps_bytes = static_cast<int>(taps_bytes);
     p.buffer_bytes = static_cast<int>(buffer_bytes);
     p.part_bytes = static_cast<int>(bytes);
     return true;
@@ -96,25 +123,26 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   p.threads_log2 = 0;
   while ((1 << p.threads_log2) < threads) ++p.threads_log2;
 
-  const int64_t tiles = (reach + p.tile_outputs - 1) / p.tile_outputs;
+  const int64_t tiles = ceil_div<int64_t>(reach, p.tile_outputs);
   const int64_t groups = problem.out_channels / problem.channels_out_per_group;
-  const int64_t filter_blocks = (problem.channels_out_per_group + filters_at_once - 1) / filters_at_once;
+  const int64_t filter_blocks = ceil_div(problem.channels_out_per_group, filters_at_once);
   const int64_t signals = groups * filter_blocks;  // of a batch
   if (problem.batch > kLimit / tiles || signals > kLimit / (problem.batch * tiles)) return plan;
   const int64_t all_tiles = problem.batch * tiles;
-  const int64_t parts_of_block = std::clamp<int64_t>(block_threads / threads, 1, kTileMaxBytes / p.part_bytes);
+  const int64_t parts_of_block = std::clamp<int64_t>(policy.tiled_threads / threads, 1, kTileMaxBytes / p.part_bytes);
   const int64_t wanted_parts = policy.tiled_blocks * parts_of_block;
   const int64_t tiles_of_part = std::clamp<int64_t>(all_tiles * signals / wanted_parts, 1, all_tiles);
-  const int64_t parts = (all_tiles + tiles_of_part - 1) / tiles_of_part * signals;
+  const int64_t parts = ceil_div(all_tiles, tiles_of_part) * signals;
   p.all_tiles = static_cast<uint32_t>(all_tiles);
   p.tiles_of_part = static_cast<uint32_t>(tiles_of_part);
+  p.tiles_of_row = static_cast<uint32_t>(tiles);
   p.parts = static_cast<uint32_t>(parts);
   p.tiles = Divisor(tiles);
   p.filter_blocks = Divisor(filter_blocks);
   p.groups = Divisor(groups);
   p.divide_taps = Divisor(problem.taps);
   plan.threads = static_cast<unsigned>(parts_of_block * threads);
-  plan.blocks = static_cast<unsigned>((parts + parts_of_block - 1) / parts_of_block);
+  plan.blocks = static_cast<unsigned>(ceil_div(parts, parts_of_block));
   plan.shared_bytes = static_cast<size_t>(parts_of_block * p.part_bytes);
 
   p.input = problem.input;
@@ -126,6 +154,7 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   p.batch_stride = problem.batch_stride;
   p.channel_stride = problem.channel_stride;
   p.length_stride = problem.length_stride;
+  p.out_batch_stride = problem.out_channels * problem.out_length;
   p.padding = static_cast<int>(problem.padding);
   p.stride = static_cast<int>(problem.stride);
   p.dilation = static_cast<int>(problem.dilation);
@@ -160,10 +189,11 @@ void add_entries(std::vector<KernelEntry>& entries, const std::string& dtype) {
     if (kernel != nullptr) entries.push_back({name, reinterpret_cast<const void*>(kernel), kTileThreads});
   };
   using Kernels = TiledKernels<scalar_t>;
-  add("conv1d_tiled<" + dtype + ", " + std::to_string(Kernels::kOutputs) + " outputs>", Kernels::one);
-  add("conv1d_tiled<" + dtype + ", 16 outputs>", Kernels::many());
+  add("conv1d_tiled<" + dtype + ">", Kernels::one);
   add("conv1d_tiled<" + dtype + ", 8 filters>", Kernels::dense());
   add("conv1d_spread<" + dtype + ">", Kernels::spread);
+  add("conv1d_tensor_cores<" + dtype + ", few taps>", Kernels::template tensor<kFewSteps>());
+  add("conv1d_tensor_cores<" + dtype + ", more taps>", Kernels::template tensor<kManySteps>());
 }
 
 }  // namespace

@@ -141,6 +141,7 @@ template <typename scalar_t, int kTaps>
 __global__ void __launch_bounds__(kGradientThreads, kGradientMinBlocks<scalar_t, kTaps>)
     conv1d_gradients_kernel(const __grid_constant__ Conv1dGradientTiles p) {
   using acc_t = conv1d_acc_t<scalar_t>;
+  constexpr bool kHalf = sizeof(scalar_t) == 2;
   constexpr int kRun = kGradientRun<scalar_t>, kWarps = kGradientThreads / 32;
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ __align__(16) acc_t weight[kTaps];
@@ -155,7 +156,7 @@ __global__ void __launch_bounds__(kGradientThreads, kGradientMinBlocks<scalar_t,
   const auto start = [&](int parity) {
     if (tile.left <= 0) return;
     const int first = tile.first(p);
-    stage(buffers + parity * p.tile_elems, tile.grad_output, first - p.padding, p.staged_elems, thread, threads);
+    stage<kHalf>(buffers + parity * p.tile_elems, tile.grad_output, first - p.padding, p.staged_elems, thread, threads);
     next.load(tile.input, first + thread * kRun);
   };
   start(0);
@@ -175,7 +176,7 @@ __global__ void __launch_bounds__(kGradientThreads, kGradientMinBlocks<scalar_t,
     const int first = tile.first(p);
     scalar_t* const grad_input = tile.grad_input;
     SlidingWindow<scalar_t, kRun> window{buffers + parity * p.tile_elems + thread * kRun,
-                                         tile.grad_output.early(first - p.padding)};
+                                         kHalf ? tile.grad_output.early(first - p.padding) : 0};
     tile.next(p);
     start(parity ^ 1);
     if (!exists) continue;

@@ -47,46 +47,58 @@ struct Row {
   __device__ int misaligned(int position) const {
     return static_cast<int>(reinterpret_cast<uintptr_t>(data) / sizeof(scalar_t) + position) & (kVectorElems<scalar_t> - 1);
   }
+  // How many elements a tile that is staged from a boundary holds before the one at `position`.
+  __device__ int early(int position) const { return stride == 1 ? misaligned(position) : 0; }
 
-  // Elements of two bytes cannot be copied one by one: their tiles start at a 16-byte boundary, as many elements early.
-  __device__ int early(int position) const {
-    return sizeof(scalar_t) == 2 && stride == 1 ? misaligned(position) : 0;
-  }
 };
 
-// Starts to bring the `count` elements from `position` of `row` on to `tile`, with what comes early before them. The
-// caller is thread `thread` of `threads`. `count` is a multiple of a vector's elements.
-template <typename scalar_t>
+// Starts to bring the `count` elements from `position` of `row` on to `tile`, with zeros for those beyond its ends. The
+// caller is thread `thread` of `threads`; `count` is a multiple of a vector's elements.
+// kFromBoundary: begins at the 16-byte boundary before `position`, and brings a vector more, where the row has
+// unit stride. Otherwise, from a position off the boundaries, elements are copied one by one.
+template <bool kFromBoundary, typename scalar_t>
 __device__ void stage(scalar_t* tile, const Row<scalar_t>& row, int position, int count, int thread, int threads) {
   constexpr int kElems = kVectorElems<scalar_t>;
-  const int early = row.early(position);
-  position -= early;
-  if (early != 0) count += kElems;
-  // The elements that lie within the row, and among these the whole vectors.
-  const int begin = min(max(-position, 0), count), end = max(min(row.size - position, count), begin);
-  const scalar_t* const source = row.data + position * row.stride;
-  const auto copy = [](scalar_t* to, const scalar_t* from) {
-    if constexpr (sizeof(scalar_t) == 2) {
-      *to = __ldg(from);
-    } else {
-      copy_async<sizeof(scalar_t)>(to, from);
+  if (row.stride == 1) {
+    int off = row.misaligned(position);
+    if constexpr (kFromBoundary) {
+      position -= off;
+      count += off != 0 ? kElems : 0;
+      off = 0;
     }
-  };
-  if (row.stride == 1 && row.misaligned(position) == 0) {
-    const int first = (begin + kElems - 1) / kElems, last = end / kElems;
-    for (int i = first + thread; i < last; i += threads) copy_async<16>(tile + i * kElems, source + i * kElems);
-    const int before = min(first * kElems, end), after = max(last * kElems, before);
-    if (begin + thread < before) copy(tile + begin + thread, source + begin + thread);
-    if (after + thread < end) copy(tile + after + thread, source + after + thread);
-  } else {
-    scalar_t* to = tile + begin + thread;
-    const scalar_t* from = source + (begin + thread) * row.stride;
-    const int64_t step = threads * row.stride;
-#pragma unroll 4
-    for (; to < tile + end; to += threads, from += step) copy(to, from);
+    if (off == 0 && position >= 0 && position + count <= row.size) {
+      const scalar_t* const source = row.data + position;
+      for (int i = thread * kElems; i < count; i += threads * kElems) copy_async<16>(tile + i, source + i);
+      return;
+    }
+    if (off == 0) {  // whole vectors that lie within the row, and the rest one by one
+      const int begin = min(max(-position, 0), count), end = max(min(row.size - position, count), begin);
+      const int first = (begin + kElems - 1) / kElems * kElems, last = max(end / kElems * kElems, first);
+      for (int i = thread * kElems; i < count; i += threads * kElems) {
+        if (i >= first && i < last) {
+          copy_async<16>(tile + i, row.data + (position + i));
+        } else {
+#pragma unroll
+          for (int j = i; j < i + kElems; ++j) {
+            tile[j] = j >= begin && j < end ? __ldg(row.data + (position + j)) : convert<scalar_t>(0.0f);
+          }
+        }
+      }
+      return;
+    }
   }
-  for (int i = thread; i < begin; i += threads) tile[i] = convert<scalar_t>(0.0f);
-  for (int i = end + thread; i < count; i += threads) tile[i] = convert<scalar_t>(0.0f);
+  const scalar_t* from = row.data + (position + thread) * row.stride;
+  const int64_t step = threads * row.stride;
+#pragma unroll 4
+  for (int i = thread; i < count; i += threads, from += step) {
+    if (!row.has(position + i)) {
+      tile[i] = convert<scalar_t>(0.0f);
+    } else if constexpr (sizeof(scalar_t) == 2) {
+      tile[i] = __ldg(from);
+    } else {
+      copy_async<sizeof(scalar_t)>(tile + i, from);
+    }
+  }
 }
 
 // The 16 bytes that begin `bytes` (less than 16, even) into two vectors. The branches are the same for all threads.

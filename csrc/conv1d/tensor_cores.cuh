@@ -85,19 +85,20 @@ __global__ void __launch_bounds__(kTileThreads, kTensorMinBlocks)
   const Conv1dPart<scalar_t, 1> part(p, shared);
   // Beyond the tiles lie the taps once more, as halves, with the zeros beside the diagonals.
   scalar_t* const diagonal = part.beyond_buffers();
-  for (int i = part.thread; i < kTensorTapsRoom<kSteps>; i += part.threads) {
+  for (int i = part.thread; i < kTensorTapsRoom<kSteps>; i += p.threads) {
     const int tap = i - kTensorTapsBefore;
     int at;
     diagonal[i] = part.walk.left > 0 && tap >= 0 && tap < p.taps ? part.coefficient(tap, at) : convert<scalar_t>(0.0f);
   }
-  const int lane = part.thread % 32, warp = part.thread / 32, warps = part.threads / 32;
+  const int lane = part.thread % 32, warp = part.thread / 32, warps = p.threads / 32;
   const int row = lane % 16, column = lane / 16 * 8;  // that this thread points to, in the left factor
   const float bias = part.bias(0);
   RightFactor<scalar_t, kSteps> right;
   int early_of_right = -1;
 
-  for_each_tile(part, [&](const TileWalk<scalar_t>& tile, const scalar_t* samples) {
-    const int first = tile.first(p), early = tile.row(p, 0).early(first - p.padding);
+  for_each_tile<true, true>(part, [&](const TileWalk<scalar_t>& tile, const scalar_t* samples) {
+    const int first = tile.template first<true>(p);
+    const int early = tile.row(p).early(first - p.padding);
     if (early != early_of_right) right.load(diagonal + kTensorTapsBefore, early);
     early_of_right = early;
     for (int outputs = warp * kTensorOutputs; outputs < p.tile_outputs; outputs += warps * kTensorOutputs) {

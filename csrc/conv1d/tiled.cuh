@@ -38,12 +38,11 @@ struct Conv1dTiles {
   // part takes some that follow each other; parts are numbered (some tiles, group, block of filters).
   uint32_t parts, all_tiles, tiles_of_part, tiles_of_row;
   Divisor tiles, filter_blocks, groups, divide_taps;
-  int threads_log2;              // of a part
+  int threads;                   // of a part: a power of two
   int tile_outputs;              // of a tile
   int staged_elems, tile_elems;  // of a channel: samples, and the room they take
   int padded_taps;               // a multiple of 4
   int part_bytes, taps_bytes, buffer_bytes;  // in shared memory: a part's coefficients, two tiles, and what else it needs
-  bool aligned_rows;                         // each row of outputs starts at a whole sector
 };
 
 // The tiles of a part, one after the other.
@@ -62,33 +61,34 @@ struct TileWalk {
       output += p.out_batch_stride;
     }
   }
-  // The first output; up to a sector before the row's start, for stores at whole sectors.
+  // The first output. It may lie before the row's start: floats move a tile to where its samples begin at a 16-byte
+  // boundary; kOfOutputs: so far that its outputs begin at a whole sector.
+  template <bool kOfOutputs>
   __device__ int first(const Conv1dTiles& p) const {
     const int position = static_cast<int>(tile) * p.tile_outputs;
-    return p.aligned_rows ? position
-                          : position - static_cast<int>(reinterpret_cast<uintptr_t>(output) % kTileAlignBytes / sizeof(scalar_t));
+    if constexpr (kOfOutputs) {
+      return position - static_cast<int>(reinterpret_cast<uintptr_t>(output) % kTileAlignBytes / sizeof(scalar_t));
+    } else {
+      return position - row(p).misaligned(-p.padding);
+    }
   }
-  __device__ int first_input(const Conv1dTiles& p) const { return first(p) * p.stride - p.padding; }
-  __device__ Row<scalar_t> row(const Conv1dTiles& p, int channel) const {
-    return {input + channel * p.channel_stride, p.in_length, p.length_stride};
-  }
+  __device__ Row<scalar_t> row(const Conv1dTiles& p) const { return {input, p.in_length, p.length_stride}; }
 };
 
 template <typename scalar_t, int kFilters>
 struct Conv1dPart {
   using acc_t = conv1d_acc_t<scalar_t>;
   const Conv1dTiles& p;
-  int thread, threads;
+  int thread;
   int group, filter;  // the first filter in the group
   TileWalk<scalar_t> walk;
   unsigned char* shared;  // coefficients, then two tiles, then what else the kernel needs
 
   __device__ Conv1dPart(const Conv1dTiles& p, unsigned char* of_block) : p(p) {
-    threads = 1 << p.threads_log2;
-    thread = threadIdx.x & (threads - 1);
-    const uint32_t part = threadIdx.x >> p.threads_log2;
+    thread = threadIdx.x & (p.threads - 1);
+    const uint32_t part = threadIdx.x / static_cast<uint32_t>(p.threads);
     shared = of_block + part * p.part_bytes;
-    uint32_t block = blockIdx.x * (blockDim.x >> p.threads_log2) + part;
+    uint32_t block = blockIdx.x * (blockDim.x / static_cast<uint32_t>(p.threads)) + part;
     const bool exists = block < p.parts;  // threads past the last part only take part in barriers
     uint32_t in_groups = p.filter_blocks.divide(block);
     uint32_t tile = p.groups.divide(in_groups) * p.tiles_of_part;
@@ -125,7 +125,7 @@ struct Conv1dPart {
   }
   __device__ void stage_taps() const {
     if (walk.left <= 0) return;
-    for (uint32_t i = thread; i < p.channels * kFilters * p.taps; i += threads) {
+    for (uint32_t i = thread; i < p.channels * kFilters * p.taps; i += p.threads) {
       int at;
       const acc_t value = convert<acc_t>(coefficient(i, at));
       taps()[at] = value;
@@ -134,16 +134,20 @@ struct Conv1dPart {
 };
 
 // Calls compute(tile, samples) for each tile of the part, once its samples are there; the next ones are under way then.
-template <typename scalar_t, int kFilters, typename Compute>
+template <bool kOfOutputs, bool kFromBoundary, typename scalar_t, int kFilters, typename Compute>
 __device__ void for_each_tile(const Conv1dPart<scalar_t, kFilters>& part, Compute compute) {
   const Conv1dTiles& p = part.p;
   const auto start = [&](const TileWalk<scalar_t>& tile, int parity) {
-    if (tile.left > 0) {
-      for (int channel = 0; channel < p.channels; ++channel) {
-        stage(part.buffer(parity) + channel * p.tile_elems, tile.row(p, channel), tile.first_input(p), p.staged_elems,
-              part.thread, part.threads);
-      }
-    }
+    if (tile.left <= 0) return;
+    const int first_input = tile.template first<kOfOutputs>(p) * p.stride - p.padding;
+    Row<scalar_t> row = tile.row(p);
+    scalar_t* samples = part.buffer(parity);
+    int channel = p.channels;
+    do {
+      stage<kFromBoundary>(samples, row, first_input, p.staged_elems, part.thread, p.threads);
+      row.data += p.channel_stride;
+      samples += p.tile_elems;
+    } while (--channel > 0);
   };
   TileWalk<scalar_t> tile = part.walk;
   start(tile, 0);
@@ -171,10 +175,10 @@ struct SlidingWindow {
   static constexpr bool kHalf = sizeof(scalar_t) == 2;         // whose samples come by eight
   static constexpr int kQuads = kOutputs / 4 + (kHalf ? 2 : 1);
   static_assert(!kHalf || kOutputs == 8);
-  static_assert(kHalf || kOutputs == 4 || kOutputs / 4 % 2 == 1, "threads of a warp would meet in shared memory's banks");
+  static_assert(kOutputs <= 8 || kOutputs / 4 % 2 == 1, "threads of a warp would meet in shared memory's banks");
 
   const scalar_t* samples;
-  int early;
+  int early;   // of halves: elements before the first sample, in its vector
   uint4 last;  // vector of halves
   Quad<acc_t> window[kQuads];
 
@@ -288,15 +292,60 @@ __device__ void store_outputs(scalar_t* row, int row_length, int position, const
   }
 }
 
+// The outputs of a warp, kOutputs of each lane, change places through shared memory, so that stores follow each other:
+// whole vectors, wherever the first output lies. `outputs` is room for them, of this warp alone.
+template <typename scalar_t, int kOutputs>
+__device__ void store_exchanged(scalar_t* row, int row_length, int first, const scalar_t (&sums)[kOutputs],
+                                scalar_t* outputs) {
+  constexpr int kElems = kVectorElems<scalar_t>, kAll = 32 * kOutputs;
+  struct alignas(16) Vector {
+    scalar_t v[kElems];
+  };
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int r = 0; r < kOutputs; r += kElems) {
+    Vector vector;
+#pragma unroll
+    for (int j = 0; j < kElems; ++j) vector.v[j] = sums[r + j];
+    *reinterpret_cast<Vector*>(outputs + lane * kOutputs + r) = vector;
+  }
+  __syncwarp();
+  scalar_t* const target = row + first;
+  const int before = (0 - static_cast<int>(reinterpret_cast<uintptr_t>(target) / sizeof(scalar_t))) & (kElems - 1);
+  if (first < 0 || first > row_length - kAll) {
+#pragma unroll
+    for (int i = lane; i < kAll; i += 32) {
+      if (first + i >= 0 && first + i < row_length) target[i] = outputs[i];
+    }
+  } else if (before == 0) {
+#pragma unroll
+    for (int i = lane * kElems; i < kAll; i += 32 * kElems) {
+      *reinterpret_cast<Vector*>(target + i) = *reinterpret_cast<const Vector*>(outputs + i);
+    }
+  } else {  // the first elements and the last ones one by one
+#pragma unroll
+    for (int i = before + lane * kElems; i < kAll; i += 32 * kElems) {
+      Vector vector;
+#pragma unroll
+      for (int j = 0; j < kElems; ++j) vector.v[j] = outputs[min(i + j, kAll - 1)];
+      if (i <= kAll - kElems) *reinterpret_cast<Vector*>(target + i) = vector;
+    }
+    const int i = lane < before ? lane : kAll - kElems + lane;
+    if (lane < kElems) target[i] = outputs[i];
+  }
+  __syncwarp();
+}
+
 template <typename scalar_t, int kOutputs, int kFilters>
 __global__ void __launch_bounds__(kTileThreads, kTiledMinBlocks<scalar_t, kOutputs, kFilters>)
     conv1d_tiled_kernel(const __grid_constant__ Conv1dTiles p) {
   using acc_t = conv1d_acc_t<scalar_t>;
   using Window = SlidingWindow<scalar_t, kOutputs>;
+  constexpr bool kHalf = sizeof(scalar_t) == 2;
   extern __shared__ __align__(16) unsigned char shared[];
   const Conv1dPart<scalar_t, kFilters> part(p, shared);
   const int own = part.thread * kOutputs;
-  for_each_tile(part, [&](const TileWalk<scalar_t>& tile, const scalar_t* samples) {
+  for_each_tile<kHalf, kHalf>(part, [&](const TileWalk<scalar_t>& tile, const scalar_t* samples) {
     acc_t sums[kFilters][kOutputs];
 #pragma unroll
     for (int f = 0; f < kFilters; ++f) {
@@ -304,30 +353,22 @@ __global__ void __launch_bounds__(kTileThreads, kTiledMinBlocks<scalar_t, kOutpu
 #pragma unroll
       for (int r = 0; r < kOutputs; ++r) sums[f][r] = bias;
     }
-    const int first = tile.first(p);
-    for (int channel = 0; channel < p.channels; ++channel) {
-      Window window{samples + channel * p.tile_elems + own, tile.row(p, channel).early(tile.first_input(p))};
-      add_taps(sums, window, part.taps() + channel * p.padded_taps * kFilters, p.taps,
-               std::make_integer_sequence<int, Window::kQuads>());
-    }
-    if constexpr (kFilters == 1 && kOutputs * sizeof(scalar_t) > 32) {
-      // A thread's outputs are several vectors: they change places within the warp, through shared memory of its own, so
-      // that its stores follow each other.
-      const int lane = part.thread % 32, of_warp = own - lane * kOutputs;
-      scalar_t* const outputs = part.beyond_buffers() + of_warp;
-#pragma unroll
-      for (int r = 0; r < kOutputs; r += 4) {
-        *reinterpret_cast<Quad<acc_t>*>(outputs + lane * kOutputs + r) =
-            {sums[0][r], sums[0][r + 1], sums[0][r + 2], sums[0][r + 3]};
-      }
-      __syncwarp();
-#pragma unroll
-      for (int r = 0; r < kOutputs; r += 4) {
-        const int at = 32 * r + 4 * lane;
-        const auto quad = *reinterpret_cast<const Quad<acc_t>*>(outputs + at);
-        store_outputs(tile.output, p.out_length, first + of_warp + at, quad.v);
-      }
-      __syncwarp();
+    const int first = tile.template first<kHalf>(p);
+    Row<scalar_t> row = tile.row(p);
+    const acc_t* taps = part.taps();
+    samples += own;
+    int channel = p.channels;
+    do {
+      Window window{samples, kHalf ? row.early(first - p.padding) : 0};
+      add_taps(sums, window, taps, p.taps, std::make_integer_sequence<int, Window::kQuads>());
+      row.data += p.channel_stride;
+      samples += p.tile_elems;
+      taps += p.padded_taps * kFilters;
+    } while (--channel > 0);
+
+    if constexpr (kFilters == 1 && !kHalf) {
+      const int of_warp = part.thread / 32 * 32 * kOutputs;
+      store_exchanged(tile.output, p.out_length, first + of_warp, sums[0], part.beyond_buffers() + of_warp);
     } else {
 #pragma unroll
       for (int f = 0; f < kFilters; ++f) {
@@ -346,27 +387,33 @@ __global__ void __launch_bounds__(kTileThreads, kSpreadMinBlocks<scalar_t>)
   using acc_t = conv1d_acc_t<scalar_t>;
   extern __shared__ __align__(16) unsigned char shared[];
   const Conv1dPart<scalar_t, 1> part(p, shared);
-  for_each_tile(part, [&](const TileWalk<scalar_t>& tile, const scalar_t* tile_samples) {
+  for_each_tile<true, true>(part, [&](const TileWalk<scalar_t>& tile, const scalar_t* tile_samples) {
     acc_t sums[kSpreadOutputs];
     const acc_t bias = part.bias(0);
 #pragma unroll
     for (int r = 0; r < kSpreadOutputs; ++r) sums[r] = bias;
-    const int apart = part.threads * p.stride;
-    for (int channel = 0; channel < p.channels; ++channel) {
-      const scalar_t* samples = tile_samples + channel * p.tile_elems + part.thread * p.stride +
-                                tile.row(p, channel).early(tile.first_input(p));
-      const acc_t* coefficients = part.taps() + channel * p.padded_taps;
+    const int apart = p.threads * p.stride;
+    const int first = tile.template first<true>(p);
+    Row<scalar_t> row = tile.row(p);
+    const acc_t* taps = part.taps();
+    tile_samples += part.thread * p.stride;
+    int channel = p.channels;
+    do {
+      const scalar_t* samples = tile_samples + row.early(first * p.stride - p.padding);
 #pragma unroll 2
       for (int tap = 0; tap < p.taps; ++tap, samples += p.dilation) {
-        const acc_t coefficient = coefficients[tap];
+        const acc_t coefficient = taps[tap];
 #pragma unroll
         for (int r = 0; r < kSpreadOutputs; ++r) sums[r] += coefficient * convert<acc_t>(samples[r * apart]);
       }
-    }
-    int position = tile.first(p) + part.thread;
+      row.data += p.channel_stride;
+      tile_samples += p.tile_elems;
+      taps += p.padded_taps;
+    } while (--channel > 0);
+    int position = first + part.thread;
     scalar_t* target = tile.output + position;
 #pragma unroll
-    for (int r = 0; r < kSpreadOutputs; ++r, position += part.threads, target += part.threads) {
+    for (int r = 0; r < kSpreadOutputs; ++r, position += p.threads, target += p.threads) {
       if (position >= 0 && position < p.out_length) *target = convert<scalar_t>(sums[r]);
     }
   });

@@ -85,8 +85,14 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   constexpr int64_t kElems = kVectorElems<scalar_t>, kSector = kTileAlignBytes / sizeof(scalar_t);
   constexpr int64_t kBytes = sizeof(scalar_t), kAccBytes = sizeof(conv1d_acc_t<scalar_t>);
   const auto rounded = [](int64_t n, int64_t to) { return ceil_div(n, to) * to; };
-  p.aligned_rows = problem.out_length % kSector == 0;
-  const int64_t reach = problem.out_length + (p.aligned_rows ? 0 : kSector - 1);
+  // How far a row's first tile may begin before its first output (see TileWalk::first).
+  const auto aligned = [&](int64_t stride) { return stride % kElems == 0; };
+  const bool of_outputs = spread || kHalf<scalar_t>;
+  const bool aligned_rows =
+      of_outputs ? problem.out_length % kSector == 0
+                 : reinterpret_cast<uintptr_t>(problem.input) % 16 == 0 && aligned(problem.padding) &&
+                       aligned(problem.batch_stride) && aligned(problem.channel_stride);
+  const int64_t reach = problem.out_length + (aligned_rows ? 0 : of_outputs ? kSector - 1 : kElems - 1);
   p.padded_taps = static_cast<int>(rounded(problem.taps, 4));
   const int64_t taps_bytes = rounded(problem.channels_per_group * p.padded_taps * filters_at_once * kAccBytes, 16);
 
@@ -101,13 +107,13 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
       tile_outputs = rounded(ceil_div(reach, tiles), kTensorOutputs);
       samples = tile_outputs + kTensorRow * (steps - 1);
       more_bytes = (kTensorTapsBefore + kTensorRow * steps) * kBytes;
-    } else if (!dense && outputs * kBytes > 32) {
+    } else if (!dense && !kHalf<scalar_t>) {
       more_bytes = tile_outputs * kBytes;  // to exchange outputs
     }
     if (samples > kTileMaxBytes) return false;
     p.tile_outputs = static_cast<int>(tile_outputs);
     p.staged_elems = static_cast<int>(rounded(samples, kElems));
-    p.tile_elems = p.staged_elems + (kHalf<scalar_t> ? kElems : 0);
+    p.tile_elems = p.staged_elems + (of_outputs ? kElems : 0);
     const int64_t buffer_bytes = problem.channels_per_group * p.tile_elems * kBytes;
     const int64_t bytes = taps_bytes + 2 * buffer_bytes + rounded(more_bytes, 16);
     if (bytes > kTileMaxBytes) return false;
@@ -120,9 +126,7 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
     if (threads == 32) return plan;
     threads /= 2;
   }
-  p.threads_log2 = 0;
-  while ((1 << p.threads_log2) < threads) ++p.threads_log2;
-
+  p.threads = static_cast<int>(threads);
   const int64_t tiles = ceil_div<int64_t>(reach, p.tile_outputs);
   const int64_t groups = problem.out_channels / problem.channels_out_per_group;
   const int64_t filter_blocks = ceil_div(problem.channels_out_per_group, filters_at_once);

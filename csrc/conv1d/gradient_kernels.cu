@@ -48,7 +48,7 @@ GradientPlan plan_of(const Conv1dGradients& problem) {
   p.staged_elems = static_cast<int>(outputs + ceil_div<int64_t>(problem.taps, 8) * 8);
   p.tile_elems = p.staged_elems + kVectorElems<scalar_t>;
   // Enough blocks to keep all multiprocessors busy up to the end, each with some tiles.
-  const int64_t wanted = std::max<int64_t>(policy.gradient_blocks / problem.channels, 1);
+  const int64_t wanted = std::clamp<int64_t>(policy.gradient_blocks / problem.channels, 1, policy.single_blocks);
   const int64_t most = std::max<int64_t>(all_tiles / (groups * policy.least_tiles), 1);
   p.tiles_of_group = static_cast<uint32_t>(ceil_div(all_tiles, groups * std::min(wanted, most)));
   p.pieces = static_cast<uint32_t>(ceil_div<int64_t>(all_tiles, groups * p.tiles_of_group));
@@ -74,10 +74,10 @@ cudaError_t launch(const Conv1dGradients& problem, void* scratch, cudaStream_t s
   kernel_for<scalar_t>(p.taps)<<<plan.blocks, kGradientThreads, plan.shared_bytes, stream>>>(p);
   if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess || p.pieces == 1) return error;
   const int64_t count = int64_t{p.channels} * p.taps;
-  const int lanes = p.pieces > 32 ? 32 : 1;
-  conv1d_finish_kernel<scalar_t>
-      <<<static_cast<unsigned>(ceil_div<int64_t>(count * lanes, kFinishThreads)), kFinishThreads, 0, stream>>>(
-          scratch, p.grad_weight, count, static_cast<int>(p.pieces), lanes);
+  const bool by_block = p.pieces > 32;
+  const int64_t blocks = by_block ? count : ceil_div<int64_t>(count, kFinishThreads);
+  conv1d_finish_kernel<scalar_t><<<static_cast<unsigned>(blocks), kFinishThreads, 0, stream>>>(
+      scratch, p.grad_weight, count, static_cast<int>(p.pieces), by_block);
   return cudaGetLastError();
 }
 

@@ -41,7 +41,7 @@ struct Conv1dGradientTiles {
 };
 
 template <typename scalar_t>
-constexpr int kGradientRun = sizeof(scalar_t) == 2 ? 8 : 4;  // inputs of a thread
+constexpr int kGradientRun = sizeof(scalar_t) == 8 ? 4 : 8;  // inputs of a thread
 
 template <typename acc_t>
 __device__ acc_t sum_of_warp(acc_t value) {
@@ -122,9 +122,10 @@ __device__ void add_gradients(acc_t (&grads)[kRun], acc_t (&of_taps)[kTaps], con
     if (4 * kTurn >= taps) return;
     window.template advance<kTurn>();
     const auto coefficients = *reinterpret_cast<const Quad<acc_t>*>(weight + 4 * kTurn);
+    const auto add = [&](int count) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (4 * kTurn + i < taps) {
+      for (int i = 0; i < 4; ++i) {
+        if (i >= count) break;
 #pragma unroll
         for (int r = 0; r < kRun; ++r) {
           const acc_t sample = window.template sample<kTurn>(i + r);
@@ -132,6 +133,11 @@ __device__ void add_gradients(acc_t (&grads)[kRun], acc_t (&of_taps)[kTaps], con
           of_taps[4 * kTurn + i] += inputs[r] * sample;
         }
       }
+    };
+    if (taps >= 4 * kTurn + 4) {
+      add(4);
+    } else {
+      add(taps - 4 * kTurn);
     }
   };
   (add_four(std::integral_constant<int, kTurns>()), ...);
@@ -156,7 +162,7 @@ __global__ void __launch_bounds__(kGradientThreads, kGradientMinBlocks<scalar_t,
   const auto start = [&](int parity) {
     if (tile.left <= 0) return;
     const int first = tile.first(p);
-    stage<kHalf>(buffers + parity * p.tile_elems, tile.grad_output, first - p.padding, p.staged_elems, thread, threads);
+    stage<kRun, kHalf>(buffers + parity * p.tile_elems, tile.grad_output, first - p.padding, p.staged_elems, thread, threads);
     next.load(tile.input, first + thread * kRun);
   };
   start(0);
@@ -204,20 +210,32 @@ __global__ void __launch_bounds__(kGradientThreads, kGradientMinBlocks<scalar_t,
   }
 }
 
-// Adds the pieces' partials, by one thread for each sum or, where pieces are many, by a warp.
+// Adds the pieces' partials: one thread for each sum or, where pieces are many, a block.
 template <typename scalar_t>
 __global__ void __launch_bounds__(kFinishThreads)
-    conv1d_finish_kernel(const void* partials, void* grad_weight, int64_t count, int pieces, int lanes) {
+    conv1d_finish_kernel(const void* partials, void* grad_weight, int64_t count, int pieces, bool by_block) {
+  __shared__ double of_warps[kFinishThreads / 32];
   const auto* values = static_cast<const conv1d_acc_t<scalar_t>*>(partials);
-  const int64_t at = (int64_t{blockIdx.x} * kFinishThreads + threadIdx.x) / lanes;
-  double sum = 0;
-  if (at < count) {
-    for (int piece = threadIdx.x % lanes; piece < pieces; piece += lanes) sum += values[piece * count + at];
-  }
-  if (lanes > 1) sum = sum_of_warp(sum);
-  if (at < count && threadIdx.x % lanes == 0) {
+  const auto store = [&](int64_t at, double sum) {
     static_cast<scalar_t*>(grad_weight)[at] = convert<scalar_t>(static_cast<conv1d_acc_t<scalar_t>>(sum));
+  };
+  double sum = 0;
+  if (!by_block) {
+    const int64_t at = int64_t{blockIdx.x} * kFinishThreads + threadIdx.x;
+    if (at >= count) return;
+    for (int piece = 0; piece < pieces; ++piece) sum += values[piece * count + at];
+    store(at, sum);
+    return;
   }
+#pragma unroll 4
+  for (int piece = threadIdx.x; piece < pieces; piece += kFinishThreads) sum += values[piece * count + blockIdx.x];
+  sum = sum_of_warp(sum);
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = sum;
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  sum = 0;
+  for (double of_warp : of_warps) sum += of_warp;
+  store(blockIdx.x, sum);
 }
 
 }  // namespace cudamem

@@ -14,13 +14,13 @@ constexpr int kConv1dStage = 1024;   // coefficients in shared memory at a time
 constexpr int kTileThreads = 128;        // of a block, at most
 constexpr int kTileMaxBytes = 48 << 10;  // of shared memory, what every GPU gives without being asked
 constexpr int kTileAlignBytes = 32;      // tiles of the output start at whole sectors
-constexpr int kFloatOutputs = 12;        // of a thread
+constexpr int kFloatOutputs = 16;        // of a thread
 constexpr int kManyFilters = 8;          // that a thread of a dense bank computes at once
 constexpr int kSpreadOutputs = 8;        // of a thread, where taps or outputs lie apart
 
 // Blocks of a multiprocessor, for whose sake the compiler saves registers.
 template <typename scalar_t, int kOutputs, int kFilters>
-constexpr int kTiledMinBlocks = sizeof(scalar_t) == 8 ? 8 : kFilters > 1 ? 5 : 8;
+constexpr int kTiledMinBlocks = sizeof(scalar_t) == 8 ? 8 : kFilters > 1 ? 5 : kOutputs == 16 ? 7 : 8;
 template <typename scalar_t>
 constexpr int kSpreadMinBlocks = sizeof(scalar_t) == 4 ? 10 : 8;
 
@@ -32,12 +32,13 @@ constexpr int kFewSteps = 2, kManySteps = 4;
 constexpr int kTensorTapsBefore = 24;  // zeros
 template <int kSteps>
 constexpr int kTensorTapsRoom = kTensorTapsBefore + 16 * kSteps;
+constexpr int kTensorAlignBytes = 8;  // of a thread's stores
 constexpr int kTensorMinBlocks = 8;
 
 struct Conv1dPolicy {
   int64_t tiled_threads = 128;  // of a block
   int64_t tiled_blocks = 8192;  // about so many in all
-  int64_t tensor_outputs = 4096;  // of a tile
+  int64_t warp_outputs = 1024;  // of a tile, by tensor cores
 };
 
 // Gradients.
@@ -45,10 +46,11 @@ constexpr int kGradientThreads = 128;
 constexpr int kFewTaps = 12, kMostTaps = 32;  // whose sums a thread keeps in registers
 constexpr int kFinishThreads = 256;
 template <typename scalar_t, int kTaps>
-constexpr int kGradientMinBlocks = sizeof(scalar_t) == 8 ? 3 : kTaps == kFewTaps ? (sizeof(scalar_t) == 4 ? 8 : 6) : sizeof(scalar_t) == 4 ? 6 : 4;  // of a multiprocessor
+constexpr int kGradientMinBlocks = sizeof(scalar_t) == 8 ? 3 : kTaps == kFewTaps ? 6 : sizeof(scalar_t) == 4 ? 5 : 4;  // of a multiprocessor
 
 struct Conv1dGradientPolicy {
   int64_t gradient_blocks = 8192;  // about so many in all
+  int64_t single_blocks = 1056;    // of one channel at most
   int64_t least_tiles = 4;         // of a block
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/device.cuh"
+#include "conv1d/policy.h"
 
 namespace cudamem {
 
@@ -11,6 +12,13 @@ using conv1d_acc_t = std::conditional_t<std::is_same_v<scalar_t, double>, double
 
 template <typename scalar_t>
 constexpr int kVectorElems = 16 / sizeof(scalar_t);
+
+// A thread has kRun elements in a row. In shared memory four elements of space follow each run of 16, so that the threads
+// of a warp, which read at the same place of their runs, find it in different banks.
+template <int kRun>
+CUDAMEM_HOST_DEVICE constexpr int place(int element) {
+  return kRun == 16 ? element + element / 16 * 4 : element;
+}
 
 // Copies that run beside the program, from compute capability 8.0 on.
 template <int kBytes>
@@ -52,35 +60,49 @@ struct Row {
 
 };
 
-// Starts to bring the `count` elements from `position` of `row` on to `tile`, with zeros for those beyond its ends. The
-// caller is thread `thread` of `threads`; `count` is a multiple of a vector's elements.
-// kFromBoundary: begins at the 16-byte boundary before `position`, and brings a vector more, where the row has
+// Starts to bring the `count` elements from `position` of `row` on to tile[place(0)], tile[place(1)], ... , zeros for
+// those beyond the row's ends. The caller is thread `thread` of `threads`, at least as many as a vector's elements.
+// kFromBoundary: begins at the 16-byte boundary before `position`, and brings so many elements more, where the row has
 // unit stride. Otherwise, from a position off the boundaries, elements are copied one by one.
-template <bool kFromBoundary, typename scalar_t>
+template <int kRun, bool kFromBoundary, typename scalar_t>
 __device__ void stage(scalar_t* tile, const Row<scalar_t>& row, int position, int count, int thread, int threads) {
   constexpr int kElems = kVectorElems<scalar_t>;
+  const auto copy_one = [](scalar_t* to, const scalar_t* from) {
+    if constexpr (sizeof(scalar_t) == 2) {
+      *to = __ldg(from);
+    } else {
+      copy_async<sizeof(scalar_t)>(to, from);
+    }
+  };
   if (row.stride == 1) {
     int off = row.misaligned(position);
     if constexpr (kFromBoundary) {
       position -= off;
-      count += off != 0 ? kElems : 0;
+      count += off;
       off = 0;
     }
-    if (off == 0 && position >= 0 && position + count <= row.size) {
-      const scalar_t* const source = row.data + position;
-      for (int i = thread * kElems; i < count; i += threads * kElems) copy_async<16>(tile + i, source + i);
+    const scalar_t* const source = row.data + position;
+    const bool inside = position >= 0 && position + count <= row.size;
+    if (inside && off == 0) {
+      const int vectors = count & -kElems;
+      for (int i = thread * kElems; i < vectors; i += threads * kElems) copy_async<16>(tile + place<kRun>(i), source + i);
+      const int i = vectors + thread;
+      if (i < count) copy_one(tile + place<kRun>(i), source + i);
+      return;
+    }
+    if (inside && threads == kTileThreads) {
+#pragma unroll 4
+      for (int i = thread; i < count; i += kTileThreads) copy_one(tile + place<kRun>(i), source + i);
       return;
     }
     if (off == 0) {  // whole vectors that lie within the row, and the rest one by one
-      const int begin = min(max(-position, 0), count), end = max(min(row.size - position, count), begin);
-      const int first = (begin + kElems - 1) / kElems * kElems, last = max(end / kElems * kElems, first);
       for (int i = thread * kElems; i < count; i += threads * kElems) {
-        if (i >= first && i < last) {
-          copy_async<16>(tile + i, row.data + (position + i));
+        if (position + i >= 0 && position + i <= row.size - kElems) {
+          copy_async<16>(tile + place<kRun>(i), source + i);
         } else {
 #pragma unroll
           for (int j = i; j < i + kElems; ++j) {
-            tile[j] = j >= begin && j < end ? __ldg(row.data + (position + j)) : convert<scalar_t>(0.0f);
+            tile[place<kRun>(j)] = row.has(position + j) ? __ldg(source + j) : convert<scalar_t>(0.0f);
           }
         }
       }
@@ -91,12 +113,10 @@ __device__ void stage(scalar_t* tile, const Row<scalar_t>& row, int position, in
   const int64_t step = threads * row.stride;
 #pragma unroll 4
   for (int i = thread; i < count; i += threads, from += step) {
-    if (!row.has(position + i)) {
-      tile[i] = convert<scalar_t>(0.0f);
-    } else if constexpr (sizeof(scalar_t) == 2) {
-      tile[i] = __ldg(from);
+    if (row.has(position + i)) {
+      copy_one(tile + place<kRun>(i), from);
     } else {
-      copy_async<sizeof(scalar_t)>(tile + i, from);
+      tile[place<kRun>(i)] = convert<scalar_t>(0.0f);
     }
   }
 }

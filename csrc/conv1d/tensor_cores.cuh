@@ -92,12 +92,12 @@ __global__ void __launch_bounds__(kTileThreads, kTensorMinBlocks)
   }
   const int lane = part.thread % 32, warp = part.thread / 32, warps = p.threads / 32;
   const int row = lane % 16, column = lane / 16 * 8;  // that this thread points to, in the left factor
-  const float bias = part.bias(0);
+  const float bias = part.walk.left > 0 ? part.bias(0) : 0.0f;
   RightFactor<scalar_t, kSteps> right;
   int early_of_right = -1;
 
-  for_each_tile<true, true>(part, [&](const TileWalk<scalar_t>& tile, const scalar_t* samples) {
-    const int first = tile.template first<true>(p);
+  for_each_tile<1, kTensorAlignBytes, true>(part, [&](const TileWalk<scalar_t>& tile, const scalar_t* samples) {
+    const int first = tile.template first<kTensorAlignBytes>(p);
     const int early = tile.row(p).early(first - p.padding);
     if (early != early_of_right) right.load(diagonal + kTensorTapsBefore, early);
     early_of_right = early;

@@ -34,13 +34,15 @@ struct Conv1dTiles {
   int filter_stride, filter_channel_stride;  // of the weight; taps follow each other
   bool flipped;                              // the last tap comes first
 
-  // A block of filters is one or kManyFilters of a group. Its tiles of all batches are numbered (batch, tile), and a
-  // part takes some that follow each other; parts are numbered (some tiles, group, block of filters).
-  uint32_t parts, all_tiles, tiles_of_part, tiles_of_row;
-  Divisor tiles, filter_blocks, groups, divide_taps;
+  // A block of filters is one or kManyFilters of a group. Its tiles of all batches are numbered (batch, tile), and are
+  // dealt out to its parts like cards, so that blocks that run together work on neighbours.
+  uint32_t parts, all_tiles, most_tiles;  // of a part
+  int tile_step, batch_step;              // from a part's tile to its next one
+  Divisor parts_of_signal, tiles, filter_blocks, groups, divide_taps;
   int threads;                   // of a part: a power of two
   int tile_outputs;              // of a tile
-  int staged_elems, tile_elems;  // of a channel: samples, and the room they take
+  int staged_elems, tile_elems;  // of a channel: samples of a tile, and the room they take
+  bool stages_all;               // of these samples, beyond those that the row's outputs need
   int padded_taps;               // a multiple of 4
   int part_bytes, taps_bytes, buffer_bytes;  // in shared memory: a part's coefficients, two tiles, and what else it needs
 };
@@ -55,19 +57,20 @@ struct TileWalk {
 
   __device__ void next(const Conv1dTiles& p) {
     --left;
-    if (++tile == p.tiles_of_row) {
-      tile = 0;
-      input += p.batch_stride;
-      output += p.out_batch_stride;
-    }
+    tile += p.tile_step;
+    const bool wraps = tile >= p.tiles.divisor;
+    if (wraps) tile -= p.tiles.divisor;
+    const int batches = p.batch_step + wraps;
+    input += batches * p.batch_stride;
+    output += batches * p.out_batch_stride;
   }
-  // The first output. It may lie before the row's start: floats move a tile to where its samples begin at a 16-byte
-  // boundary; kOfOutputs: so far that its outputs begin at a whole sector.
-  template <bool kOfOutputs>
+  // The first output. It may lie before the row's start: so far that outputs begin at a multiple of kOutputBytes; with 0,
+  // that samples begin at a 16-byte boundary.
+  template <int kOutputBytes>
   __device__ int first(const Conv1dTiles& p) const {
     const int position = static_cast<int>(tile) * p.tile_outputs;
-    if constexpr (kOfOutputs) {
-      return position - static_cast<int>(reinterpret_cast<uintptr_t>(output) % kTileAlignBytes / sizeof(scalar_t));
+    if constexpr (kOutputBytes > 0) {
+      return position - static_cast<int>(reinterpret_cast<uintptr_t>(output) % kOutputBytes / sizeof(scalar_t));
     } else {
       return position - row(p).misaligned(-p.padding);
     }
@@ -88,13 +91,12 @@ struct Conv1dPart {
     thread = threadIdx.x & (p.threads - 1);
     const uint32_t part = threadIdx.x / static_cast<uint32_t>(p.threads);
     shared = of_block + part * p.part_bytes;
-    uint32_t block = blockIdx.x * (blockDim.x / static_cast<uint32_t>(p.threads)) + part;
-    const bool exists = block < p.parts;  // threads past the last part only take part in barriers
-    uint32_t in_groups = p.filter_blocks.divide(block);
-    uint32_t tile = p.groups.divide(in_groups) * p.tiles_of_part;
-    group = in_groups;
+    uint32_t tile = blockIdx.x * (blockDim.x / static_cast<uint32_t>(p.threads)) + part;
+    const bool exists = tile < p.parts;  // threads past the last part only take part in barriers
+    uint32_t block = p.parts_of_signal.divide(tile);
+    group = p.filter_blocks.divide(block);
     filter = block * kFilters;
-    walk.left = exists ? min(p.tiles_of_part, p.all_tiles - tile) : 0;
+    walk.left = exists ? (p.all_tiles - tile + p.parts_of_signal.divisor - 1) / p.parts_of_signal.divisor : 0;
     const int64_t batch = p.tiles.divide(tile);
     walk.tile = tile;
     walk.input = static_cast<const scalar_t*>(p.input) + batch * p.batch_stride + int64_t{group} * p.channels * p.channel_stride;
@@ -134,17 +136,19 @@ struct Conv1dPart {
 };
 
 // Calls compute(tile, samples) for each tile of the part, once its samples are there; the next ones are under way then.
-template <bool kOfOutputs, bool kFromBoundary, typename scalar_t, int kFilters, typename Compute>
+template <int kRun, int kOutputBytes, bool kFromBoundary, typename scalar_t, int kFilters, typename Compute>
 __device__ void for_each_tile(const Conv1dPart<scalar_t, kFilters>& part, Compute compute) {
   const Conv1dTiles& p = part.p;
   const auto start = [&](const TileWalk<scalar_t>& tile, int parity) {
     if (tile.left <= 0) return;
-    const int first_input = tile.template first<kOfOutputs>(p) * p.stride - p.padding;
+    const int first = tile.template first<kOutputBytes>(p), first_input = first * p.stride - p.padding;
+    const int needed = (p.out_length - 1 - first) * p.stride + (p.taps - 1) * p.dilation + 1;
+    const int count = p.stages_all ? p.staged_elems : min(needed, p.staged_elems);
     Row<scalar_t> row = tile.row(p);
     scalar_t* samples = part.buffer(parity);
     int channel = p.channels;
     do {
-      stage<kFromBoundary>(samples, row, first_input, p.staged_elems, part.thread, p.threads);
+      stage<kRun, kFromBoundary>(samples, row, first_input, count, part.thread, p.threads);
       row.data += p.channel_stride;
       samples += p.tile_elems;
     } while (--channel > 0);
@@ -152,7 +156,7 @@ __device__ void for_each_tile(const Conv1dPart<scalar_t, kFilters>& part, Comput
   TileWalk<scalar_t> tile = part.walk;
   start(tile, 0);
   part.stage_taps();
-  for (int parity = 0, rest = p.tiles_of_part; rest > 0; parity ^= 1, --rest) {
+  for (int parity = 0, rest = p.most_tiles; rest > 0; parity ^= 1, --rest) {
     wait_for_copies();
     __syncthreads();  // the tile is there for all, and the one before it is no longer needed
     const TileWalk<scalar_t> now = tile;
@@ -173,9 +177,9 @@ template <typename scalar_t, int kOutputs>
 struct SlidingWindow {
   using acc_t = conv1d_acc_t<scalar_t>;
   static constexpr bool kHalf = sizeof(scalar_t) == 2;         // whose samples come by eight
-  static constexpr int kQuads = kOutputs / 4 + (kHalf ? 2 : 1);
+  // The names of the window's quads, of which kOutputs / 4 + 1 are in use at a time.
+  static constexpr int kQuads = kHalf ? 4 : kOutputs == 16 ? 8 : kOutputs / 4 + 1;
   static_assert(!kHalf || kOutputs == 8);
-  static_assert(kOutputs <= 8 || kOutputs / 4 % 2 == 1, "threads of a warp would meet in shared memory's banks");
 
   const scalar_t* samples;
   int early;   // of halves: elements before the first sample, in its vector
@@ -201,7 +205,7 @@ struct SlidingWindow {
         window[(kQuad + i / 4) % kQuads].v[i % 4] = convert<acc_t>(reinterpret_cast<const scalar_t*>(&value)[i]);
       }
     } else {
-      window[kQuad % kQuads] = *reinterpret_cast<const Quad<acc_t>*>(samples + 4 * kQuad);
+      window[kQuad % kQuads] = *reinterpret_cast<const Quad<acc_t>*>(samples + place<kOutputs>(4 * kQuad));
     }
   }
   // The samples of the first tap.
@@ -250,7 +254,7 @@ __device__ void add_taps(acc_t (&sums)[kFilters][kOutputs], SlidingWindow<scalar
   window.begin();
   for (; taps >= kRound; taps -= kRound) {
     (add_four_taps<kTurns>(sums, window, coefficients, 4), ...);
-    window.samples += kRound;
+    window.samples += place<kOutputs>(kRound);
     coefficients += kRound * kFilters;
   }
   const auto add_rest = [&](auto turn) {
@@ -307,32 +311,31 @@ __device__ void store_exchanged(scalar_t* row, int row_length, int first, const 
     Vector vector;
 #pragma unroll
     for (int j = 0; j < kElems; ++j) vector.v[j] = sums[r + j];
-    *reinterpret_cast<Vector*>(outputs + lane * kOutputs + r) = vector;
+    *reinterpret_cast<Vector*>(outputs + place<kOutputs>(lane * kOutputs) + r) = vector;
   }
   __syncwarp();
   scalar_t* const target = row + first;
-  const int before = (0 - static_cast<int>(reinterpret_cast<uintptr_t>(target) / sizeof(scalar_t))) & (kElems - 1);
-  if (first < 0 || first > row_length - kAll) {
+  // The outputs [begin, end) lie within the row, [low, high) of them in whole vectors.
+  const int off = (0 - static_cast<int>(reinterpret_cast<uintptr_t>(target) / sizeof(scalar_t))) & (kElems - 1);
+  const int begin = max(-first, 0), end = min(row_length - first, kAll);
+  const int low = begin + ((off - begin) & (kElems - 1)), high = end - ((end - off) & (kElems - 1));
 #pragma unroll
-    for (int i = lane; i < kAll; i += 32) {
-      if (first + i >= 0 && first + i < row_length) target[i] = outputs[i];
-    }
-  } else if (before == 0) {
-#pragma unroll
-    for (int i = lane * kElems; i < kAll; i += 32 * kElems) {
-      *reinterpret_cast<Vector*>(target + i) = *reinterpret_cast<const Vector*>(outputs + i);
-    }
-  } else {  // the first elements and the last ones one by one
-#pragma unroll
-    for (int i = before + lane * kElems; i < kAll; i += 32 * kElems) {
+  for (int r = 0; r < kAll; r += 32 * kElems) {
+    const int i = off + r + lane * kElems;
+    if (i >= low && i < high) {
       Vector vector;
+      if (off == 0) {
+        vector = *reinterpret_cast<const Vector*>(outputs + place<kOutputs>(i));
+      } else {
 #pragma unroll
-      for (int j = 0; j < kElems; ++j) vector.v[j] = outputs[min(i + j, kAll - 1)];
-      if (i <= kAll - kElems) *reinterpret_cast<Vector*>(target + i) = vector;
+        for (int j = 0; j < kElems; ++j) vector.v[j] = outputs[place<kOutputs>(i + j)];
+      }
+      *reinterpret_cast<Vector*>(target + i) = vector;
     }
-    const int i = lane < before ? lane : kAll - kElems + lane;
-    if (lane < kElems) target[i] = outputs[i];
   }
+  const int before = begin + lane, after = max(high, low) + lane;
+  if (before < min(low, end)) target[before] = outputs[place<kOutputs>(before)];
+  if (after < end) target[after] = outputs[place<kOutputs>(after)];
   __syncwarp();
 }
 
@@ -345,7 +348,7 @@ __global__ void __launch_bounds__(kTileThreads, kTiledMinBlocks<scalar_t, kOutpu
   extern __shared__ __align__(16) unsigned char shared[];
   const Conv1dPart<scalar_t, kFilters> part(p, shared);
   const int own = part.thread * kOutputs;
-  for_each_tile<kHalf, kHalf>(part, [&](const TileWalk<scalar_t>& tile, const scalar_t* samples) {
+  for_each_tile<kOutputs, kHalf ? kTileAlignBytes : 0, kHalf>(part, [&](const TileWalk<scalar_t>& tile, const scalar_t* samples) {
     acc_t sums[kFilters][kOutputs];
 #pragma unroll
     for (int f = 0; f < kFilters; ++f) {
@@ -353,10 +356,10 @@ __global__ void __launch_bounds__(kTileThreads, kTiledMinBlocks<scalar_t, kOutpu
 #pragma unroll
       for (int r = 0; r < kOutputs; ++r) sums[f][r] = bias;
     }
-    const int first = tile.template first<kHalf>(p);
+    const int first = tile.template first<kHalf ? kTileAlignBytes : 0>(p);
     Row<scalar_t> row = tile.row(p);
     const acc_t* taps = part.taps();
-    samples += own;
+    samples += place<kOutputs>(own);
     int channel = p.channels;
     do {
       Window window{samples, kHalf ? row.early(first - p.padding) : 0};
@@ -368,7 +371,7 @@ __global__ void __launch_bounds__(kTileThreads, kTiledMinBlocks<scalar_t, kOutpu
 
     if constexpr (kFilters == 1 && !kHalf) {
       const int of_warp = part.thread / 32 * 32 * kOutputs;
-      store_exchanged(tile.output, p.out_length, first + of_warp, sums[0], part.beyond_buffers() + of_warp);
+      store_exchanged(tile.output, p.out_length, first + of_warp, sums[0], part.beyond_buffers() + place<kOutputs>(of_warp));
     } else {
 #pragma unroll
       for (int f = 0; f < kFilters; ++f) {
@@ -387,13 +390,13 @@ __global__ void __launch_bounds__(kTileThreads, kSpreadMinBlocks<scalar_t>)
   using acc_t = conv1d_acc_t<scalar_t>;
   extern __shared__ __align__(16) unsigned char shared[];
   const Conv1dPart<scalar_t, 1> part(p, shared);
-  for_each_tile<true, true>(part, [&](const TileWalk<scalar_t>& tile, const scalar_t* tile_samples) {
+  for_each_tile<1, kTileAlignBytes, true>(part, [&](const TileWalk<scalar_t>& tile, const scalar_t* tile_samples) {
     acc_t sums[kSpreadOutputs];
     const acc_t bias = part.bias(0);
 #pragma unroll
     for (int r = 0; r < kSpreadOutputs; ++r) sums[r] = bias;
     const int apart = p.threads * p.stride;
-    const int first = tile.template first<true>(p);
+    const int first = tile.template first<kTileAlignBytes>(p);
     Row<scalar_t> row = tile.row(p);
     const acc_t* taps = part.taps();
     tile_samples += part.thread * p.stride;

@@ -82,38 +82,41 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   const int64_t outputs = spread ? kSpreadOutputs : dense ? Kernels::kDenseOutputs : Kernels::kOutputs;
   const int64_t filters_at_once = dense ? kManyFilters : 1;
 
-  constexpr int64_t kElems = kVectorElems<scalar_t>, kSector = kTileAlignBytes / sizeof(scalar_t);
+  constexpr int64_t kElems = kVectorElems<scalar_t>;
   constexpr int64_t kBytes = sizeof(scalar_t), kAccBytes = sizeof(conv1d_acc_t<scalar_t>);
   const auto rounded = [](int64_t n, int64_t to) { return ceil_div(n, to) * to; };
   // How far a row's first tile may begin before its first output (see TileWalk::first).
   const auto aligned = [&](int64_t stride) { return stride % kElems == 0; };
   const bool of_outputs = spread || kHalf<scalar_t>;
+  const int64_t granule = tensor ? kTensorAlignBytes / kBytes : of_outputs ? kTileAlignBytes / kBytes : kElems;
   const bool aligned_rows =
-      of_outputs ? problem.out_length % kSector == 0
+      of_outputs ? problem.out_length % granule == 0
                  : reinterpret_cast<uintptr_t>(problem.input) % 16 == 0 && aligned(problem.padding) &&
                        aligned(problem.batch_stride) && aligned(problem.channel_stride);
-  const int64_t reach = problem.out_length + (aligned_rows ? 0 : of_outputs ? kSector - 1 : kElems - 1);
+  const int64_t reach = problem.out_length + (aligned_rows ? 0 : granule - 1);
   p.padded_taps = static_cast<int>(rounded(problem.taps, 4));
   const int64_t taps_bytes = rounded(problem.channels_per_group * p.padded_taps * filters_at_once * kAccBytes, 16);
 
   int64_t threads = 32;
-  while (threads < policy.tiled_threads && threads * outputs < reach) threads *= 2;
+  const int64_t of_thread = tensor ? policy.warp_outputs / 32 : outputs;
+  while (threads < policy.tiled_threads && threads * of_thread < reach) threads *= 2;
+  const auto place_of = [&](int64_t elems) { return outputs == 16 ? place<16>(static_cast<int>(elems)) : elems; };
   const auto lay_out = [&] {  // a part of so many threads
     int64_t tile_outputs = threads * outputs, samples = tile_outputs + p.padded_taps, more_bytes = 0;
     if (spread) {
       samples = (tile_outputs - 1) * problem.stride + (problem.taps - 1) * problem.dilation + 1;
     } else if (tensor) {
-      const int64_t tiles = ceil_div(reach, policy.tensor_outputs * threads / policy.tiled_threads);
+      const int64_t tiles = ceil_div(reach, threads * of_thread);
       tile_outputs = rounded(ceil_div(reach, tiles), kTensorOutputs);
       samples = tile_outputs + kTensorRow * (steps - 1);
       more_bytes = (kTensorTapsBefore + kTensorRow * steps) * kBytes;
     } else if (!dense && !kHalf<scalar_t>) {
-      more_bytes = tile_outputs * kBytes;  // to exchange outputs
+      more_bytes = place_of(tile_outputs) * kBytes;  // to exchange outputs
     }
     if (samples > kTileMaxBytes) return false;
     p.tile_outputs = static_cast<int>(tile_outputs);
     p.staged_elems = static_cast<int>(rounded(samples, kElems));
-    p.tile_elems = p.staged_elems + (of_outputs ? kElems : 0);
+    p.tile_elems = static_cast<int>(rounded(place_of(p.staged_elems), kElems)) + (of_outputs ? kElems : 0);
     const int64_t buffer_bytes = problem.channels_per_group * p.tile_elems * kBytes;
     const int64_t bytes = taps_bytes + 2 * buffer_bytes + rounded(more_bytes, 16);
     if (bytes > kTileMaxBytes) return false;
@@ -127,6 +130,7 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
     threads /= 2;
   }
   p.threads = static_cast<int>(threads);
+  p.stages_all = tensor;
   const int64_t tiles = ceil_div<int64_t>(reach, p.tile_outputs);
   const int64_t groups = problem.out_channels / problem.channels_out_per_group;
   const int64_t filter_blocks = ceil_div(problem.channels_out_per_group, filters_at_once);
@@ -134,13 +138,15 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   if (problem.batch > kLimit / tiles || signals > kLimit / (problem.batch * tiles)) return plan;
   const int64_t all_tiles = problem.batch * tiles;
   const int64_t parts_of_block = std::clamp<int64_t>(policy.tiled_threads / threads, 1, kTileMaxBytes / p.part_bytes);
-  const int64_t wanted_parts = policy.tiled_blocks * parts_of_block;
-  const int64_t tiles_of_part = std::clamp<int64_t>(all_tiles * signals / wanted_parts, 1, all_tiles);
-  const int64_t parts = ceil_div(all_tiles, tiles_of_part) * signals;
+  const int64_t wanted = policy.tiled_blocks * parts_of_block / signals;
+  const int64_t parts_of_signal = std::clamp<int64_t>(wanted, 1, all_tiles);
+  const int64_t parts = parts_of_signal * signals;
   p.all_tiles = static_cast<uint32_t>(all_tiles);
-  p.tiles_of_part = static_cast<uint32_t>(tiles_of_part);
-  p.tiles_of_row = static_cast<uint32_t>(tiles);
+  p.most_tiles = static_cast<uint32_t>(ceil_div(all_tiles, parts_of_signal));
+  p.tile_step = static_cast<int>(parts_of_signal % tiles);
+  p.batch_step = static_cast<int>(parts_of_signal / tiles);
   p.parts = static_cast<uint32_t>(parts);
+  p.parts_of_signal = Divisor(parts_of_signal);
   p.tiles = Divisor(tiles);
   p.filter_blocks = Divisor(filter_blocks);
   p.groups = Divisor(groups);

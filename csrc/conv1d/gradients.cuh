@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kGradientThreads, kGradientMinBlocks<scalar_t,
   const auto start = [&](int parity) {
     if (tile.left <= 0) return;
     const int first = tile.first(p);
-    stage<kRun, kHalf>(buffers + parity * p.tile_elems, tile.grad_output, first - p.padding, p.staged_elems, thread, threads);
+    stage<kHalf>(buffers + parity * p.tile_elems, tile.grad_output, first - p.padding, p.staged_elems, thread, threads);
     next.load(tile.input, first + thread * kRun);
   };
   start(0);

@@ -13,13 +13,6 @@ using conv1d_acc_t = std::conditional_t<std::is_same_v<scalar_t, double>, double
 template <typename scalar_t>
 constexpr int kVectorElems = 16 / sizeof(scalar_t);
 
-// A thread has kRun elements in a row. In shared memory four elements of space follow each run of 16, so that the threads
-// of a warp, which read at the same place of their runs, find it in different banks.
-template <int kRun>
-CUDAMEM_HOST_DEVICE constexpr int place(int element) {
-  return kRun == 16 ? element + element / 16 * 4 : element;
-}
-
 // Copies that run beside the program, from compute capability 8.0 on.
 template <int kBytes>
 __device__ void copy_async(void* shared, const void* global) {
@@ -60,64 +53,76 @@ struct Row {
 
 };
 
-// Starts to bring the `count` elements from `position` of `row` on to tile[place(0)], tile[place(1)], ... , zeros for
-// those beyond the row's ends. The caller is thread `thread` of `threads`, at least as many as a vector's elements.
-// kFromBoundary: begins at the 16-byte boundary before `position`, and brings so many elements more, where the row has
-// unit stride. Otherwise, from a position off the boundaries, elements are copied one by one.
-template <int kRun, bool kFromBoundary, typename scalar_t>
-__device__ void stage(scalar_t* tile, const Row<scalar_t>& row, int position, int count, int thread, int threads) {
+template <typename scalar_t>
+__device__ void copy_one(scalar_t* to, const scalar_t* from) {
+  if constexpr (sizeof(scalar_t) == 2) {
+    *to = __ldg(from);  // too small for an asynchronous copy
+  } else {
+    copy_async<sizeof(scalar_t)>(to, from);
+  }
+}
+
+// The general case of `stage`, out of the way of the common one.
+template <typename scalar_t>
+__device__ __noinline__ void stage_any(scalar_t* tile, Row<scalar_t> row, int position, int count, int thread,
+                                       int threads) {
   constexpr int kElems = kVectorElems<scalar_t>;
-  const auto copy_one = [](scalar_t* to, const scalar_t* from) {
-    if constexpr (sizeof(scalar_t) == 2) {
-      *to = __ldg(from);
-    } else {
-      copy_async<sizeof(scalar_t)>(to, from);
-    }
-  };
-  if (row.stride == 1) {
-    int off = row.misaligned(position);
-    if constexpr (kFromBoundary) {
-      position -= off;
-      count += off;
-      off = 0;
-    }
-    const scalar_t* const source = row.data + position;
-    const bool inside = position >= 0 && position + count <= row.size;
-    if (inside && off == 0) {
-      const int vectors = count & -kElems;
-      for (int i = thread * kElems; i < vectors; i += threads * kElems) copy_async<16>(tile + place<kRun>(i), source + i);
-      const int i = vectors + thread;
-      if (i < count) copy_one(tile + place<kRun>(i), source + i);
-      return;
-    }
-    if (inside && threads == kTileThreads) {
-#pragma unroll 4
-      for (int i = thread; i < count; i += kTileThreads) copy_one(tile + place<kRun>(i), source + i);
-      return;
-    }
-    if (off == 0) {  // whole vectors that lie within the row, and the rest one by one
-      for (int i = thread * kElems; i < count; i += threads * kElems) {
-        if (position + i >= 0 && position + i <= row.size - kElems) {
-          copy_async<16>(tile + place<kRun>(i), source + i);
-        } else {
+  if (row.stride == 1 && row.misaligned(position) == 0) {  // vectors that lie within the row, and the rest one by one
+    for (int i = thread * kElems; i < count; i += threads * kElems) {
+      const scalar_t* source = row.data + (position + i);
+      if (position + i >= 0 && position + i <= row.size - kElems) {
+        copy_async<16>(tile + i, source);
+      } else {
 #pragma unroll
-          for (int j = i; j < i + kElems; ++j) {
-            tile[place<kRun>(j)] = row.has(position + j) ? __ldg(source + j) : convert<scalar_t>(0.0f);
-          }
+        for (int j = 0; j < kElems; ++j) {
+          tile[i + j] = row.has(position + i + j) ? __ldg(source + j) : convert<scalar_t>(0.0f);
         }
       }
-      return;
     }
+    return;
   }
   const scalar_t* from = row.data + (position + thread) * row.stride;
   const int64_t step = threads * row.stride;
 #pragma unroll 4
   for (int i = thread; i < count; i += threads, from += step) {
     if (row.has(position + i)) {
-      copy_one(tile + place<kRun>(i), from);
+      copy_one(tile + i, from);
     } else {
-      tile[place<kRun>(i)] = convert<scalar_t>(0.0f);
+      tile[i] = convert<scalar_t>(0.0f);
     }
+  }
+}
+
+// Starts to bring the `count` elements from `position` of `row` on to `tile`, zeros for those beyond the row's ends. The
+// caller is thread `thread` of `threads`, at least as many as a vector's elements.
+// kFromBoundary: begins at the 16-byte boundary before `position`, and brings so many elements more, where the row has
+// unit stride. Otherwise, from a position off the boundaries, elements are copied one by one.
+template <bool kFromBoundary, typename scalar_t>
+__device__ void stage(scalar_t* tile, const Row<scalar_t>& row, int position, int count, int thread, int threads) {
+  constexpr int kElems = kVectorElems<scalar_t>;
+  if constexpr (kFromBoundary) {
+    const int early = row.early(position);
+    position -= early;
+    count += early;
+  }
+  if (row.stride != 1 || position < 0 || position > row.size - count) {
+    stage_any(tile, row, position, count, thread, threads);
+    return;
+  }
+  const scalar_t* from = row.data + (position + thread);
+  if (row.misaligned(position) == 0) {
+    const int vectors = count & -kElems;
+    const scalar_t* source = from + thread * (kElems - 1);
+    scalar_t* target = tile + thread * kElems;
+    const int step = threads * kElems;
+#pragma unroll 2
+    for (; target < tile + vectors; target += step, source += step) copy_async<16>(target, source);
+    if (vectors + thread < count) copy_one(tile + vectors + thread, from + vectors);
+  } else if (threads == kTileThreads) {
+#pragma unroll 4
+    for (int i = 0; i < count - thread; i += kTileThreads) copy_one(tile + thread + i, from + i);
+  } else {
+    for (int i = 0; i < count - thread; i += threads) copy_one(tile + thread + i, from + i);
   }
 }
 

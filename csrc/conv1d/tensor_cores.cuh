@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kTileThreads, kTensorMinBlocks)
   RightFactor<scalar_t, kSteps> right;
   int early_of_right = -1;
 
-  for_each_tile<1, kTensorAlignBytes, true>(part, [&](const TileWalk<scalar_t>& tile, const scalar_t* samples) {
+  for_each_tile<kTensorAlignBytes, true>(part, [&](const TileWalk<scalar_t>& tile, const scalar_t* samples) {
     const int first = tile.template first<kTensorAlignBytes>(p);
     const int early = tile.row(p).early(first - p.padding);
     if (early != early_of_right) right.load(diagonal + kTensorTapsBefore, early);

@@ -29,6 +29,7 @@ struct Conv1dTiles {
   int in_length, out_length;
   int64_t batch_stride, channel_stride, length_stride;  // of the input, in elements
   int64_t out_batch_stride;
+  int64_t input_step, output_step;  // batch_step times the batches' strides
   int stride, dilation, padding;  // negative padding: the input is cut
   int taps, channels, filters;
   int filter_stride, filter_channel_stride;  // of the weight; taps follow each other
@@ -60,9 +61,8 @@ struct TileWalk {
     tile += p.tile_step;
     const bool wraps = tile >= p.tiles.divisor;
     if (wraps) tile -= p.tiles.divisor;
-    const int batches = p.batch_step + wraps;
-    input += batches * p.batch_stride;
-    output += batches * p.out_batch_stride;
+    input += p.input_step + (wraps ? p.batch_stride : 0);
+    output += p.output_step + (wraps ? p.out_batch_stride : 0);
   }
   // The first output. It may lie before the row's start: so far that outputs begin at a multiple of kOutputBytes; with 0,
   // that samples begin at a 16-byte boundary.
@@ -136,19 +136,19 @@ struct Conv1dPart {
 };
 
 // Calls compute(tile, samples) for each tile of the part, once its samples are there; the next ones are under way then.
-template <int kRun, int kOutputBytes, bool kFromBoundary, typename scalar_t, int kFilters, typename Compute>
+template <int kOutputBytes, bool kFromBoundary, typename scalar_t, int kFilters, typename Compute>
 __device__ void for_each_tile(const Conv1dPart<scalar_t, kFilters>& part, Compute compute) {
   const Conv1dTiles& p = part.p;
   const auto start = [&](const TileWalk<scalar_t>& tile, int parity) {
     if (tile.left <= 0) return;
     const int first = tile.template first<kOutputBytes>(p), first_input = first * p.stride - p.padding;
     const int needed = (p.out_length - 1 - first) * p.stride + (p.taps - 1) * p.dilation + 1;
-    const int count = p.stages_all ? p.staged_elems : min(needed, p.staged_elems);
+    const int count = p.stages_all ? p.staged_elems : min(max(needed, 0), p.staged_elems);
     Row<scalar_t> row = tile.row(p);
     scalar_t* samples = part.buffer(parity);
     int channel = p.channels;
     do {
-      stage<kRun, kFromBoundary>(samples, row, first_input, count, part.thread, p.threads);
+      stage<kFromBoundary>(samples, row, first_input, count, part.thread, p.threads);
       row.data += p.channel_stride;
       samples += p.tile_elems;
     } while (--channel > 0);
@@ -178,7 +178,7 @@ struct SlidingWindow {
   using acc_t = conv1d_acc_t<scalar_t>;
   static constexpr bool kHalf = sizeof(scalar_t) == 2;         // whose samples come by eight
   // The names of the window's quads, of which kOutputs / 4 + 1 are in use at a time.
-  static constexpr int kQuads = kHalf ? 4 : kOutputs == 16 ? 8 : kOutputs / 4 + 1;
+  static constexpr int kQuads = kHalf ? 4 : kOutputs / 4 + 1;
   static_assert(!kHalf || kOutputs == 8);
 
   const scalar_t* samples;
@@ -205,7 +205,7 @@ struct SlidingWindow {
         window[(kQuad + i / 4) % kQuads].v[i % 4] = convert<acc_t>(reinterpret_cast<const scalar_t*>(&value)[i]);
       }
     } else {
-      window[kQuad % kQuads] = *reinterpret_cast<const Quad<acc_t>*>(samples + place<kOutputs>(4 * kQuad));
+      window[kQuad % kQuads] = *reinterpret_cast<const Quad<acc_t>*>(samples + 4 * kQuad);
     }
   }
   // The samples of the first tap.
@@ -254,7 +254,7 @@ __device__ void add_taps(acc_t (&sums)[kFilters][kOutputs], SlidingWindow<scalar
   window.begin();
   for (; taps >= kRound; taps -= kRound) {
     (add_four_taps<kTurns>(sums, window, coefficients, 4), ...);
-    window.samples += place<kOutputs>(kRound);
+    window.samples += kRound;
     coefficients += kRound * kFilters;
   }
   const auto add_rest = [&](auto turn) {
@@ -311,7 +311,7 @@ __device__ void store_exchanged(scalar_t* row, int row_length, int first, const 
     Vector vector;
 #pragma unroll
     for (int j = 0; j < kElems; ++j) vector.v[j] = sums[r + j];
-    *reinterpret_cast<Vector*>(outputs + place<kOutputs>(lane * kOutputs) + r) = vector;
+    *reinterpret_cast<Vector*>(outputs + lane * kOutputs + r) = vector;
   }
   __syncwarp();
   scalar_t* const target = row + first;
@@ -325,17 +325,17 @@ __device__ void store_exchanged(scalar_t* row, int row_length, int first, const 
     if (i >= low && i < high) {
       Vector vector;
       if (off == 0) {
-        vector = *reinterpret_cast<const Vector*>(outputs + place<kOutputs>(i));
+        vector = *reinterpret_cast<const Vector*>(outputs + i);
       } else {
 #pragma unroll
-        for (int j = 0; j < kElems; ++j) vector.v[j] = outputs[place<kOutputs>(i + j)];
+        for (int j = 0; j < kElems; ++j) vector.v[j] = outputs[i + j];
       }
       *reinterpret_cast<Vector*>(target + i) = vector;
     }
   }
   const int before = begin + lane, after = max(high, low) + lane;
-  if (before < min(low, end)) target[before] = outputs[place<kOutputs>(before)];
-  if (after < end) target[after] = outputs[place<kOutputs>(after)];
+  if (before < min(low, end)) target[before] = outputs[before];
+  if (after < end) target[after] = outputs[after];
   __syncwarp();
 }
 
@@ -347,36 +347,44 @@ __global__ void __launch_bounds__(kTileThreads, kTiledMinBlocks<scalar_t, kOutpu
   constexpr bool kHalf = sizeof(scalar_t) == 2;
   extern __shared__ __align__(16) unsigned char shared[];
   const Conv1dPart<scalar_t, kFilters> part(p, shared);
-  const int own = part.thread * kOutputs;
-  for_each_tile<kOutputs, kHalf ? kTileAlignBytes : 0, kHalf>(part, [&](const TileWalk<scalar_t>& tile, const scalar_t* samples) {
-    acc_t sums[kFilters][kOutputs];
+  constexpr int kOfWarp = 32 * kOutputs, kOutputBytes = kHalf ? kTileAlignBytes : 0;
+  const int lane = part.thread % 32, warp = part.thread / 32;
+  scalar_t* const exchange = part.beyond_buffers() + warp * kOfWarp;
+  acc_t bias[kFilters];
 #pragma unroll
-    for (int f = 0; f < kFilters; ++f) {
-      const acc_t bias = part.bias(f);
-#pragma unroll
-      for (int r = 0; r < kOutputs; ++r) sums[f][r] = bias;
-    }
-    const int first = tile.template first<kHalf ? kTileAlignBytes : 0>(p);
-    Row<scalar_t> row = tile.row(p);
-    const acc_t* taps = part.taps();
-    samples += place<kOutputs>(own);
-    int channel = p.channels;
-    do {
-      Window window{samples, kHalf ? row.early(first - p.padding) : 0};
-      add_taps(sums, window, taps, p.taps, std::make_integer_sequence<int, Window::kQuads>());
-      row.data += p.channel_stride;
-      samples += p.tile_elems;
-      taps += p.padded_taps * kFilters;
-    } while (--channel > 0);
+  for (int f = 0; f < kFilters; ++f) bias[f] = part.walk.left > 0 ? part.bias(f) : acc_t{0};
 
-    if constexpr (kFilters == 1 && !kHalf) {
-      const int of_warp = part.thread / 32 * 32 * kOutputs;
-      store_exchanged(tile.output, p.out_length, first + of_warp, sums[0], part.beyond_buffers() + place<kOutputs>(of_warp));
-    } else {
+  for_each_tile<kOutputBytes, kHalf>(part, [&](const TileWalk<scalar_t>& tile, const scalar_t* samples_of_tile) {
+    const int first = tile.template first<kOutputBytes>(p);
+    for (int outputs = warp * kOfWarp; outputs < p.tile_outputs; outputs += p.threads * kOutputs) {
+      if (first + outputs >= p.out_length) break;
+      acc_t sums[kFilters][kOutputs];
 #pragma unroll
       for (int f = 0; f < kFilters; ++f) {
-        if (part.filter + f < p.filters) {
-          store_outputs(tile.output + f * int64_t{p.out_length}, p.out_length, first + own, sums[f]);
+#pragma unroll
+        for (int r = 0; r < kOutputs; ++r) sums[f][r] = bias[f];
+      }
+      Row<scalar_t> row = tile.row(p);
+      const acc_t* taps = part.taps();
+      const scalar_t* samples = samples_of_tile + outputs + lane * kOutputs;
+      int channel = p.channels;
+      do {
+        Window window{samples, kHalf ? row.early(first - p.padding) : 0};
+        add_taps(sums, window, taps, p.taps, std::make_integer_sequence<int, Window::kQuads>());
+        row.data += p.channel_stride;
+        samples += p.tile_elems;
+        taps += p.padded_taps * kFilters;
+      } while (--channel > 0);
+
+      if constexpr (kFilters == 1 && !kHalf) {
+        store_exchanged(tile.output, p.out_length, first + outputs, sums[0], exchange);
+      } else {
+#pragma unroll
+        for (int f = 0; f < kFilters; ++f) {
+          if (part.filter + f < p.filters) {
+            store_outputs(tile.output + f * int64_t{p.out_length}, p.out_length, first + outputs + lane * kOutputs,
+                          sums[f]);
+          }
         }
       }
     }
@@ -390,7 +398,7 @@ __global__ void __launch_bounds__(kTileThreads, kSpreadMinBlocks<scalar_t>)
   using acc_t = conv1d_acc_t<scalar_t>;
   extern __shared__ __align__(16) unsigned char shared[];
   const Conv1dPart<scalar_t, 1> part(p, shared);
-  for_each_tile<1, kTileAlignBytes, true>(part, [&](const TileWalk<scalar_t>& tile, const scalar_t* tile_samples) {
+  for_each_tile<kTileAlignBytes, true>(part, [&](const TileWalk<scalar_t>& tile, const scalar_t* tile_samples) {
     acc_t sums[kSpreadOutputs];
     const acc_t bias = part.bias(0);
 #pragma unroll

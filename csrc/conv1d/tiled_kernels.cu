@@ -97,28 +97,25 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   p.padded_taps = static_cast<int>(rounded(problem.taps, 4));
   const int64_t taps_bytes = rounded(problem.channels_per_group * p.padded_taps * filters_at_once * kAccBytes, 16);
 
-  int64_t threads = 32;
-  const int64_t of_thread = tensor ? policy.warp_outputs / 32 : outputs;
-  while (threads < policy.tiled_threads && threads * of_thread < reach) threads *= 2;
-  const auto place_of = [&](int64_t elems) { return outputs == 16 ? place<16>(static_cast<int>(elems)) : elems; };
+  const int64_t of_warp = tensor ? kTensorOutputs : 32 * outputs, warps_wanted = ceil_div(reach, of_warp);
+  int64_t rounds = spread ? 1 : tensor ? policy.tensor_rounds : policy.warp_rounds, threads = 32;
+  while (threads < policy.tiled_threads && threads / 32 * rounds < warps_wanted) threads *= 2;
   const auto lay_out = [&] {  // a part of so many threads
-    int64_t tile_outputs = threads * outputs, samples = tile_outputs + p.padded_taps, more_bytes = 0;
-    if (spread) {
-      samples = (tile_outputs - 1) * problem.stride + (problem.taps - 1) * problem.dilation + 1;
-    } else if (tensor) {
-      const int64_t tiles = ceil_div(reach, threads * of_thread);
-      tile_outputs = rounded(ceil_div(reach, tiles), kTensorOutputs);
-      samples = tile_outputs + kTensorRow * (steps - 1);
-      more_bytes = (kTensorTapsBefore + kTensorRow * steps) * kBytes;
-    } else if (!dense && !kHalf<scalar_t>) {
-      more_bytes = place_of(tile_outputs) * kBytes;  // to exchange outputs
-    }
+    const int64_t tiles = ceil_div(warps_wanted, threads / 32 * rounds);
+    const int64_t tile_outputs = (spread ? threads / 32 : ceil_div(warps_wanted, tiles)) * of_warp;
+    const int64_t samples = spread   ? (tile_outputs - 1) * problem.stride + (problem.taps - 1) * problem.dilation + 1
+                            : tensor ? tile_outputs + kTensorRow * (steps - 1)
+                                     : tile_outputs + p.padded_taps;
+    const int64_t more = spread || dense ? 0
+                         : tensor        ? kTensorTapsBefore + kTensorRow * steps
+                         : kHalf<scalar_t> ? 0
+                                           : threads * outputs;  // to exchange outputs
     if (samples > kTileMaxBytes) return false;
     p.tile_outputs = static_cast<int>(tile_outputs);
     p.staged_elems = static_cast<int>(rounded(samples, kElems));
-    p.tile_elems = static_cast<int>(rounded(place_of(p.staged_elems), kElems)) + (of_outputs ? kElems : 0);
+    p.tile_elems = p.staged_elems + (of_outputs ? kElems : 0);
     const int64_t buffer_bytes = problem.channels_per_group * p.tile_elems * kBytes;
-    const int64_t bytes = taps_bytes + 2 * buffer_bytes + rounded(more_bytes, 16);
+    const int64_t bytes = taps_bytes + 2 * buffer_bytes + rounded(more * kBytes, 16);
     if (bytes > kTileMaxBytes) return false;
     p.taps_bytes = static_cast<int>(taps_bytes);
     p.buffer_bytes = static_cast<int>(buffer_bytes);
@@ -126,8 +123,13 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
     return true;
   };
   while (!lay_out()) {
-    if (threads == 32) return plan;
-    threads /= 2;
+    if (rounds > 1) {
+      rounds /= 2;
+    } else if (threads > 32) {
+      threads /= 2;
+    } else {
+      return plan;
+    }
   }
   p.threads = static_cast<int>(threads);
   p.stages_all = tensor;
@@ -165,6 +167,8 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   p.channel_stride = problem.channel_stride;
   p.length_stride = problem.length_stride;
   p.out_batch_stride = problem.out_channels * problem.out_length;
+  p.input_step = p.batch_step * p.batch_stride;
+  p.output_step = p.batch_step * p.out_batch_stride;
   p.padding = static_cast<int>(problem.padding);
   p.stride = static_cast<int>(problem.stride);
   p.dilation = static_cast<int>(problem.dilation);

@@ -14,13 +14,13 @@ constexpr int kConv1dStage = 1024;   // coefficients in shared memory at a time
 constexpr int kTileThreads = 128;        // of a block, at most
 constexpr int kTileMaxBytes = 48 << 10;  // of shared memory, what every GPU gives without being asked
 constexpr int kTileAlignBytes = 32;      // tiles of the output start at whole sectors
-constexpr int kFloatOutputs = 12;        // of a thread: an odd number of quads, for the sake of banks
+constexpr int kFloatOutputs = 12, kManyFloatOutputs = 20;  // of a thread: odd numbers of quads, for the sake of banks
 constexpr int kManyFilters = 8;          // that a thread of a dense bank computes at once
 constexpr int kSpreadOutputs = 8;        // of a thread, where taps or outputs lie apart
 
 // Blocks of a multiprocessor, for whose sake the compiler saves registers.
 template <typename scalar_t, int kOutputs, int kFilters>
-constexpr int kTiledMinBlocks = sizeof(scalar_t) == 8 ? 8 : kFilters > 1 ? 5 : 7;
+constexpr int kTiledMinBlocks = sizeof(scalar_t) == 8 ? 8 : kFilters > 1 ? 5 : kOutputs == 20 ? 6 : 8;
 template <typename scalar_t>
 constexpr int kSpreadMinBlocks = sizeof(scalar_t) == 4 ? 9 : 8;
 
@@ -33,13 +33,14 @@ constexpr int kTensorTapsBefore = 24;  // zeros
 template <int kSteps>
 constexpr int kTensorTapsRoom = kTensorTapsBefore + 16 * kSteps;
 constexpr int kTensorAlignBytes = 8;  // of a thread's stores
-constexpr int kTensorMinBlocks = 7;
+constexpr int kTensorMinBlocks = 8;
 
 struct Conv1dPolicy {
-  int64_t tiled_threads = 128;  // of a block
-  int64_t tiled_blocks = 8192;  // about so many in all
-  int64_t warp_rounds = 2;    // of a tile: so often a warp computes outputs
-  int64_t tensor_rounds = 4;
+  int64_t tiled_threads = 64;    // of a block
+  int64_t spread_threads = 128;
+  int64_t tensor_threads = 128;
+  int64_t tensor_rounds = 4;     // so often a warp computes outputs by tensor cores
+  int64_t long_taps = 25;        // from so many on, a float32 thread has more outputs
 };
 
 // Gradients.

@@ -82,56 +82,53 @@ template <typename scalar_t, int kSteps>
 __global__ void __launch_bounds__(kTileThreads, kTensorMinBlocks)
     conv1d_tensor_cores_kernel(const __grid_constant__ Conv1dTiles p) {
   extern __shared__ __align__(16) unsigned char shared[];
-  const Conv1dPart<scalar_t, 1> part(p, shared);
-  // Beyond the tiles lie the taps once more, as halves, with the zeros beside the diagonals.
-  scalar_t* const diagonal = part.beyond_buffers();
+  const Conv1dPart<scalar_t, 1, kTensorAlignBytes> part(p, shared);
+  part.template stage_all<true>();
+  // Beyond the samples lie the taps once more, as halves, with the zeros beside the diagonals.
   for (int i = part.thread; i < kTensorTapsRoom<kSteps>; i += p.threads) {
     const int tap = i - kTensorTapsBefore;
     int at;
-    diagonal[i] = part.walk.left > 0 && tap >= 0 && tap < p.taps ? part.coefficient(tap, at) : convert<scalar_t>(0.0f);
+    part.beyond[i] = part.exists && tap >= 0 && tap < p.taps ? part.coefficient(tap, at) : convert<scalar_t>(0.0f);
   }
-  const int lane = part.thread % 32, warp = part.thread / 32, warps = p.threads / 32;
-  const int row = lane % 16, column = lane / 16 * 8;  // that this thread points to, in the left factor
-  const float bias = part.walk.left > 0 ? part.bias(0) : 0.0f;
-  RightFactor<scalar_t, kSteps> right;
-  int early_of_right = -1;
+  const float bias = part.bias(0);
+  __syncthreads();
 
-  for_each_tile<kTensorAlignBytes, true>(part, [&](const TileWalk<scalar_t>& tile, const scalar_t* samples) {
-    const int first = tile.template first<kTensorAlignBytes>(p);
-    const int early = tile.row(p).early(first - p.padding);
-    if (early != early_of_right) right.load(diagonal + kTensorTapsBefore, early);
-    early_of_right = early;
-    for (int outputs = warp * kTensorOutputs; outputs < p.tile_outputs; outputs += warps * kTensorOutputs) {
-      if (first + outputs >= p.out_length) break;
-      float sums[2][4] = {{bias, bias, bias, bias}, {bias, bias, bias, bias}};
+  const int lane = part.thread % 32, of_warp = part.thread / 32 * kTensorOutputs;
+  if (!part.exists || part.first + of_warp >= p.out_length) return;
+  const int early = part.row.early(part.first_input());
+  RightFactor<scalar_t, kSteps> right;
+  right.load(part.beyond + kTensorTapsBefore, early);
+  const scalar_t* row_of_left = part.samples + kTensorRow * (lane % 16) + lane / 16 * 8;  // that this thread points to
+  for (int outputs = of_warp; outputs < p.tile_outputs; outputs += p.threads / 32 * kTensorOutputs) {
+    if (part.first + outputs >= p.out_length) return;
+    float sums[2][4] = {{bias, bias, bias, bias}, {bias, bias, bias, bias}};
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        uint32_t left[4];
-        load_matrices(left, samples + outputs + kTensorRow * (row + step) + column);
+    for (int step = 0; step < kSteps; ++step) {
+      uint32_t left[4];
+      load_matrices(left, row_of_left + outputs + kTensorRow * step);
 #pragma unroll
-        for (int b = 0; b < 2; ++b) multiply<scalar_t>(sums[b], left, right.blocks[step][b]);
-      }
-      const float any = (sums[0][0] + sums[0][1]) + (sums[0][2] + sums[0][3]) + ((sums[1][0] + sums[1][1]) + (sums[1][2] + sums[1][3]));
-      const bool again = __any_sync(0xffffffff, any != any);
+      for (int b = 0; b < 2; ++b) multiply<scalar_t>(sums[b], left, right.blocks[step][b]);
+    }
+    const float any =
+        (sums[0][0] + sums[0][1]) + (sums[0][2] + sums[0][3]) + ((sums[1][0] + sums[1][1]) + (sums[1][2] + sums[1][3]));
+    const bool again = __any_sync(0xffffffff, any != any);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int at = outputs + kTensorRow * (lane / 4 + 8 * half) + 4 * (lane % 4);
-        float results[4] = {sums[0][2 * half], sums[0][2 * half + 1], sums[1][2 * half], sums[1][2 * half + 1]};
-        if (again) {
+    for (int half = 0; half < 2; ++half) {
+      const int at = outputs + kTensorRow * (lane / 4 + 8 * half) + 4 * (lane % 4);
+      float results[4] = {sums[0][2 * half], sums[0][2 * half + 1], sums[1][2 * half], sums[1][2 * half + 1]};
+      if (again) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            float sum = bias;
+        for (int i = 0; i < 4; ++i) {
+          results[i] = bias;
 #pragma unroll 1
-            for (int tap = 0; tap < p.taps; ++tap) {
-              sum += part.taps()[tap] * convert<float>(samples[at + i + early + tap]);
-            }
-            results[i] = sum;
+          for (int tap = 0; tap < p.taps; ++tap) {
+            results[i] += part.taps[tap] * convert<float>(part.samples[at + i + early + tap]);
           }
         }
-        store_outputs(tile.output, p.out_length, first + at, results);
       }
+      store_outputs(part.output, p.out_length, part.first + at, results);
     }
-  });
+  }
 }
 
 }  // namespace cudamem

@@ -27,6 +27,10 @@ struct TiledKernels {
   static constexpr int kDenseOutputs = 4;
 
   static constexpr TiledKernel one = conv1d_tiled_kernel<scalar_t, kOutputs, 1>;
+  static constexpr TiledKernel many() {
+    if constexpr (std::is_same_v<scalar_t, float>) return conv1d_tiled_kernel<scalar_t, kManyFloatOutputs, 1>;
+    return nullptr;
+  }
   static constexpr TiledKernel spread = conv1d_spread_kernel<scalar_t>;
   static constexpr TiledKernel dense() {
     if constexpr (std::is_same_v<scalar_t, float>) return conv1d_tiled_kernel<scalar_t, kDenseOutputs, kManyFilters>;
@@ -74,12 +78,19 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   const bool tensor = !spread && kHalf<scalar_t> && problem.channels_per_group == 1 &&
                       problem.taps <= kTensorTaps<kManySteps> && has_tensor_cores();
   const int steps = problem.taps <= kTensorTaps<kFewSteps> ? kFewSteps : kManySteps;
+  const bool many = !spread && !dense && Kernels::many() != nullptr && problem.taps >= policy.long_taps;
   const TiledKernel kernel = spread   ? Kernels::spread
                              : dense  ? Kernels::dense()
+                             : many   ? Kernels::many()
                              : tensor ? steps == kFewSteps ? Kernels::template tensor<kFewSteps>()
                                                            : Kernels::template tensor<kManySteps>()
                                       : Kernels::one;
-  const int64_t outputs = spread ? kSpreadOutputs : dense ? Kernels::kDenseOutputs : Kernels::kOutputs;
+  const int64_t outputs = spread  ? kSpreadOutputs
+                          : dense ? Kernels::kDenseOutputs
+                          : many  ? kManyFloatOutputs
+                                  : Kernels::kOutputs;
+  const int64_t block_threads =
+      spread ? policy.spread_threads : tensor ? policy.tensor_threads : policy.tiled_threads;
   const int64_t filters_at_once = dense ? kManyFilters : 1;
 
   constexpr int64_t kElems = kVectorElems<scalar_t>;
@@ -98,11 +109,11 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   const int64_t taps_bytes = rounded(problem.channels_per_group * p.padded_taps * filters_at_once * kAccBytes, 16);
 
   const int64_t of_warp = tensor ? kTensorOutputs : 32 * outputs, warps_wanted = ceil_div(reach, of_warp);
-  int64_t rounds = spread ? 1 : tensor ? policy.tensor_rounds : policy.warp_rounds, threads = 32;
-  while (threads < policy.tiled_threads && threads / 32 * rounds < warps_wanted) threads *= 2;
+  int64_t rounds = tensor ? policy.tensor_rounds : 1, threads = 32;
+  while (threads < block_threads && threads / 32 * rounds < warps_wanted) threads *= 2;
   const auto lay_out = [&] {  // a part of so many threads
     const int64_t tiles = ceil_div(warps_wanted, threads / 32 * rounds);
-    const int64_t tile_outputs = (spread ? threads / 32 : ceil_div(warps_wanted, tiles)) * of_warp;
+    const int64_t tile_outputs = (tensor ? ceil_div(warps_wanted, tiles) : threads / 32) * of_warp;
     const int64_t samples = spread   ? (tile_outputs - 1) * problem.stride + (problem.taps - 1) * problem.dilation + 1
                             : tensor ? tile_outputs + kTensorRow * (steps - 1)
                                      : tile_outputs + p.padded_taps;
@@ -114,11 +125,11 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
     p.tile_outputs = static_cast<int>(tile_outputs);
     p.staged_elems = static_cast<int>(rounded(samples, kElems));
     p.tile_elems = p.staged_elems + (of_outputs ? kElems : 0);
-    const int64_t buffer_bytes = problem.channels_per_group * p.tile_elems * kBytes;
-    const int64_t bytes = taps_bytes + 2 * buffer_bytes + rounded(more * kBytes, 16);
+    const int64_t tile_bytes = problem.channels_per_group * p.tile_elems * kBytes;
+    const int64_t bytes = taps_bytes + tile_bytes + rounded(more * kBytes, 16);
     if (bytes > kTileMaxBytes) return false;
     p.taps_bytes = static_cast<int>(taps_bytes);
-    p.buffer_bytes = static_cast<int>(buffer_bytes);
+    p.tile_bytes = static_cast<int>(tile_bytes);
     p.part_bytes = static_cast<int>(bytes);
     return true;
   };
@@ -138,17 +149,9 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   const int64_t filter_blocks = ceil_div(problem.channels_out_per_group, filters_at_once);
   const int64_t signals = groups * filter_blocks;  // of a batch
   if (problem.batch > kLimit / tiles || signals > kLimit / (problem.batch * tiles)) return plan;
-  const int64_t all_tiles = problem.batch * tiles;
-  const int64_t parts_of_block = std::clamp<int64_t>(policy.tiled_threads / threads, 1, kTileMaxBytes / p.part_bytes);
-  const int64_t wanted = policy.tiled_blocks * parts_of_block / signals;
-  const int64_t parts_of_signal = std::clamp<int64_t>(wanted, 1, all_tiles);
-  const int64_t parts = parts_of_signal * signals;
-  p.all_tiles = static_cast<uint32_t>(all_tiles);
-  p.most_tiles = static_cast<uint32_t>(ceil_div(all_tiles, parts_of_signal));
-  p.tile_step = static_cast<int>(parts_of_signal % tiles);
-  p.batch_step = static_cast<int>(parts_of_signal / tiles);
+  const int64_t parts = problem.batch * signals * tiles;
+  const int64_t parts_of_block = std::clamp<int64_t>(block_threads / threads, 1, kTileMaxBytes / p.part_bytes);
   p.parts = static_cast<uint32_t>(parts);
-  p.parts_of_signal = Divisor(parts_of_signal);
   p.tiles = Divisor(tiles);
   p.filter_blocks = Divisor(filter_blocks);
   p.groups = Divisor(groups);
@@ -166,9 +169,6 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   p.batch_stride = problem.batch_stride;
   p.channel_stride = problem.channel_stride;
   p.length_stride = problem.length_stride;
-  p.out_batch_stride = problem.out_channels * problem.out_length;
-  p.input_step = p.batch_step * p.batch_stride;
-  p.output_step = p.batch_step * p.out_batch_stride;
   p.padding = static_cast<int>(problem.padding);
   p.stride = static_cast<int>(problem.stride);
   p.dilation = static_cast<int>(problem.dilation);
@@ -204,6 +204,7 @@ void add_entries(std::vector<KernelEntry>& entries, const std::string& dtype) {
   };
   using Kernels = TiledKernels<scalar_t>;
   add("conv1d_tiled<" + dtype + ">", Kernels::one);
+  add("conv1d_tiled<" + dtype + ", long filters>", Kernels::many());
   add("conv1d_tiled<" + dtype + ", 8 filters>", Kernels::dense());
   add("conv1d_spread<" + dtype + ">", Kernels::spread);
   add("conv1d_tensor_cores<" + dtype + ", few taps>", Kernels::template tensor<kFewSteps>());

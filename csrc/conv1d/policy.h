@@ -11,7 +11,7 @@ constexpr int kConv1dMinBlocks = 3;  // per multiprocessor: left free, ptxas spi
 constexpr int kConv1dStage = 1024;   // coefficients in shared memory at a time
 
 // The tiled kernels.
-constexpr int kTileThreads = 128;        // of a block, at most
+constexpr int kTileWarps = 2;            // of a block
 constexpr int kTileMaxBytes = 48 << 10;  // of shared memory, what every GPU gives without being asked
 constexpr int kTileAlignBytes = 32;      // tiles of the output start at whole sectors
 constexpr int kFloatOutputs = 12, kManyFloatOutputs = 20;  // of a thread: odd numbers of quads, for the sake of banks
@@ -20,9 +20,9 @@ constexpr int kSpreadOutputs = 8;        // of a thread, where taps or outputs l
 
 // Blocks of a multiprocessor, for whose sake the compiler saves registers.
 template <typename scalar_t, int kOutputs, int kFilters>
-constexpr int kTiledMinBlocks = sizeof(scalar_t) == 8 ? 8 : kFilters > 1 ? 5 : kOutputs == 20 ? 6 : 8;
+constexpr int kTiledMinBlocks = sizeof(scalar_t) == 8 ? 16 : kFilters > 1 ? 10 : kOutputs == 20 ? 12 : 16;
 template <typename scalar_t>
-constexpr int kSpreadMinBlocks = sizeof(scalar_t) == 4 ? 9 : 8;
+constexpr int kSpreadMinBlocks = 16;
 
 // Tensor cores: in steps of 16 samples they reach as many taps as this, since the first 15 belong to other outputs of a
 // row and up to 7 come early.
@@ -33,14 +33,12 @@ constexpr int kTensorTapsBefore = 24;  // zeros
 template <int kSteps>
 constexpr int kTensorTapsRoom = kTensorTapsBefore + 16 * kSteps;
 constexpr int kTensorAlignBytes = 8;  // of a thread's stores
-constexpr int kTensorMinBlocks = 8;
+constexpr int kTensorMinBlocks = 16;
+constexpr int kTensorLoads = 5;  // of a thread at once, 16 bytes each
 
 struct Conv1dPolicy {
-  int64_t tiled_threads = 64;    // of a block
-  int64_t spread_threads = 128;
-  int64_t tensor_threads = 128;
-  int64_t tensor_rounds = 4;     // so often a warp computes outputs by tensor cores
-  int64_t long_taps = 25;        // from so many on, a float32 thread has more outputs
+  int64_t tensor_rounds = 4;  // so often a warp computes outputs by tensor cores
+  int64_t long_taps = 25;     // from so many on, a float32 thread has more outputs
 };
 
 // Gradients.

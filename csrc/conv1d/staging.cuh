@@ -118,12 +118,49 @@ __device__ void stage(scalar_t* tile, const Row<scalar_t>& row, int position, in
 #pragma unroll 2
     for (; target < tile + vectors; target += step, source += step) copy_async<16>(target, source);
     if (vectors + thread < count) copy_one(tile + vectors + thread, from + vectors);
-  } else if (threads == kTileThreads) {
+  } else if (threads == kGradientThreads) {
 #pragma unroll 4
-    for (int i = 0; i < count - thread; i += kTileThreads) copy_one(tile + thread + i, from + i);
+    for (int i = 0; i < count - thread; i += kGradientThreads) copy_one(tile + thread + i, from + i);
   } else {
     for (int i = 0; i < count - thread; i += threads) copy_one(tile + thread + i, from + i);
   }
+}
+
+// The same for one warp and without asynchronous copies: kLoads of a lane's vectors are under way at once, in registers.
+template <bool kFromBoundary, int kLoads, typename scalar_t>
+__device__ void stage_by_warp(scalar_t* tile, const Row<scalar_t>& row, int position, int count, int lane) {
+  constexpr int kElems = kVectorElems<scalar_t>;
+  if constexpr (kFromBoundary) {
+    const int early = row.early(position);
+    position -= early;
+    count += early;
+  }
+  count = (count + kElems - 1) & -kElems;
+  if (row.stride != 1 || position < 0 || position > row.size - count) {
+    stage_any(tile, row, position, count, lane, 32);
+    wait_for_copies();
+    return;
+  }
+  const scalar_t* const source = row.data + position;
+  if (row.misaligned(position) != 0) {
+#pragma unroll 4
+    for (int i = lane; i < count; i += 32) tile[i] = __ldg(source + i);
+    return;
+  }
+  const auto* from = reinterpret_cast<const uint4*>(source) + lane;
+  auto* to = reinterpret_cast<uint4*>(tile) + lane;
+  int left = count / kElems - lane;
+  uint4 vectors[kLoads];
+#pragma unroll
+  for (int i = 0; i < kLoads; ++i) {
+    if (32 * i < left) vectors[i] = __ldg(from + 32 * i);
+  }
+#pragma unroll
+  for (int i = 0; i < kLoads; ++i) {
+    if (32 * i < left) to[32 * i] = vectors[i];
+  }
+#pragma unroll 1
+  for (int i = 32 * kLoads; i < left; i += 32) to[i] = __ldg(from + i);
 }
 
 // The 16 bytes that begin `bytes` (less than 16, even) into two vectors. The branches are the same for all threads.

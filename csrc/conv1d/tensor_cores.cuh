@@ -79,28 +79,27 @@ struct RightFactor {
 };
 
 template <typename scalar_t, int kSteps>
-__global__ void __launch_bounds__(kTileThreads, kTensorMinBlocks)
+__global__ void __launch_bounds__(32 * kTileWarps, kTensorMinBlocks)
     conv1d_tensor_cores_kernel(const __grid_constant__ Conv1dTiles p) {
   extern __shared__ __align__(16) unsigned char shared[];
-  const Conv1dPart<scalar_t, 1, kTensorAlignBytes> part(p, shared);
-  part.template stage_all<true>();
+  const Conv1dTile<scalar_t, 1, kTensorAlignBytes> tile(p, shared);
+  if (!tile.exists) return;
+  tile.template stage<true, kTensorLoads>();
   // Beyond the samples lie the taps once more, as halves, with the zeros beside the diagonals.
-  for (int i = part.thread; i < kTensorTapsRoom<kSteps>; i += p.threads) {
+  const int lane = tile.lane;
+  for (int i = lane; i < kTensorTapsRoom<kSteps>; i += 32) {
     const int tap = i - kTensorTapsBefore;
-    int at;
-    part.beyond[i] = part.exists && tap >= 0 && tap < p.taps ? part.coefficient(tap, at) : convert<scalar_t>(0.0f);
+    tile.beyond[i] = convert<scalar_t>(tap >= 0 && tap < p.taps ? tile.taps[tap] : 0.0f);
   }
-  const float bias = part.bias(0);
-  __syncthreads();
-
-  const int lane = part.thread % 32, of_warp = part.thread / 32 * kTensorOutputs;
-  if (!part.exists || part.first + of_warp >= p.out_length) return;
-  const int early = part.row.early(part.first_input());
+  __syncwarp();
+  const float bias = tile.bias(0);
+  const int early = tile.row.early(tile.first_input());
   RightFactor<scalar_t, kSteps> right;
-  right.load(part.beyond + kTensorTapsBefore, early);
-  const scalar_t* row_of_left = part.samples + kTensorRow * (lane % 16) + lane / 16 * 8;  // that this thread points to
-  for (int outputs = of_warp; outputs < p.tile_outputs; outputs += p.threads / 32 * kTensorOutputs) {
-    if (part.first + outputs >= p.out_length) return;
+  right.load(tile.beyond + kTensorTapsBefore, early);
+
+  const scalar_t* row_of_left = tile.samples + kTensorRow * (lane % 16) + lane / 16 * 8;  // that this thread points to
+  for (int outputs = 0; outputs < p.tile_outputs; outputs += kTensorOutputs) {
+    if (tile.first + outputs >= p.out_length) return;
     float sums[2][4] = {{bias, bias, bias, bias}, {bias, bias, bias, bias}};
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -122,11 +121,11 @@ __global__ void __launch_bounds__(kTileThreads, kTensorMinBlocks)
           results[i] = bias;
 #pragma unroll 1
           for (int tap = 0; tap < p.taps; ++tap) {
-            results[i] += part.taps[tap] * convert<float>(part.samples[at + i + early + tap]);
+            results[i] += tile.taps[tap] * convert<float>(tile.samples[at + i + early + tap]);
           }
         }
       }
-      store_outputs(part.output, p.out_length, part.first + at, results);
+      store_outputs(tile.output, p.out_length, tile.first + at, results);
     }
   }
 }

@@ -1,11 +1,11 @@
 // conv1d from tiles in shared memory.
 //
-// A block, or a part of one, brings a stretch of a signal to shared memory, each sample once, and each of its threads
-// computes several outputs. In the tiled kernel these follow each other, and their window slides through registers: four
-// new samples and four coefficients come, each with one 16-byte load, for four multiplications of each output. All
-// threads ask for the same coefficients, which is one access. So neither loads nor shared memory limit it, but global
-// memory up to about 30 taps in float32, and above that the rate of multiplications. In the spread kernel taps lie
-// apart, or outputs do; each multiplication has its own load from shared memory.
+// A warp brings a stretch of a signal to shared memory, each sample once, and each of its threads computes several
+// outputs. In the tiled kernel these follow each other, and their window slides through registers: four new samples and
+// four coefficients come, each with one 16-byte load, for four multiplications of each output. All threads ask for the
+// same coefficients, which is one access. So neither loads nor shared memory limit it, but global memory up to about 20
+// taps in float32, and above that the rate of multiplications. In the spread kernel taps lie apart, or outputs do; each
+// multiplication has its own load from shared memory. No warp waits for another one.
 //
 // Traffic: input read once, output written once, (inputs + outputs) * element_bytes, and a window's overlap for each
 //          stretch, which the caches serve.
@@ -26,73 +26,71 @@ struct Conv1dTiles {
   const void *input, *weight, *bias;
   void* output;
   int in_length, out_length;
-  int64_t batch_stride, channel_stride, length_stride;  // of the input, in elements
-  int stride, dilation, padding;                        // negative padding: the input is cut
+  int64_t batch_stride, group_stride, channel_stride, length_stride;  // of the input, in elements
+  int stride, dilation, padding;                                      // negative padding: the input is cut
   int taps, channels, filters;
-  int filter_stride, filter_channel_stride;  // of the weight; taps follow each other
-  bool flipped;                              // the last tap comes first
+  int group_weights, filter_stride, filter_channel_stride;  // of the weight; taps follow each other
+  bool flipped;                                             // the last tap comes first
 
-  // A part of a block has a tile: the outputs of a stretch by one filter, or by kManyFilters. Parts are numbered (batch,
-  // group, block of filters, tile), the last running fastest, so that blocks which run together work on neighbours.
-  uint32_t parts;
+  // A tile is what a warp computes: the outputs of a stretch by one filter, or by kManyFilters. Tiles are numbered
+  // (batch, group, block of filters, stretch), the last running fastest, so that warps which run together work on
+  // neighbours.
+  uint32_t all_tiles;
   Divisor tiles, filter_blocks, groups, divide_taps;
-  int threads;                    // of a part: a power of two
   int tile_outputs;
-  int staged_elems, tile_elems;   // of a channel: samples, and the room they take
-  bool stages_all;                // of these samples, beyond those that the row's outputs need
-  int padded_taps;                // a multiple of 4
-  int part_bytes, taps_bytes, tile_bytes;  // in shared memory: a part's coefficients, its samples, what else it needs
+  int staged_elems, tile_elems;           // of a channel: samples, and the room they take
+  bool stages_all;                        // of these samples, beyond those that the row's outputs need
+  int padded_taps;                        // a multiple of 4
+  int taps_bytes, samples_bytes, warp_bytes;  // in shared memory: coefficients, samples, and with what else is needed
 };
 
-// A tile, and where a thread stands in it. Its first output may lie before the row's start: so far that outputs begin at
-// a multiple of kOutputBytes; with 0, that samples begin at a 16-byte boundary.
+// A warp's tile. Its first output may lie before the row's start: so far that outputs begin at a multiple of
+// kOutputBytes; with 0, that samples begin at a 16-byte boundary.
 template <typename scalar_t, int kFilters, int kOutputBytes>
-struct Conv1dPart {
+struct Conv1dTile {
   using acc_t = conv1d_acc_t<scalar_t>;
   const Conv1dTiles& p;
-  int thread;
-  bool exists;
-  int group, filter;    // the first filter in the group
-  int first;            // output
-  Row<scalar_t> row;    // of the group's first channel
-  scalar_t* output;     // row of the first filter
-  acc_t* taps;          // in shared memory: [channel][padded tap][filter]
-  scalar_t* samples;    // [channel][staged]
-  scalar_t* beyond;     // what else the kernel needs
+  const int lane;
+  bool exists = false;
+  int group, filter;  // the first filter in the group
+  int first;          // output
+  Row<scalar_t> row;  // of the group's first channel
+  scalar_t* output;   // row of the first filter
+  acc_t* taps;        // in shared memory: [channel][padded tap][filter]
+  scalar_t* samples;  // [channel][staged]
+  scalar_t* beyond;   // what else the kernel needs
 
-  __device__ Conv1dPart(const Conv1dTiles& p, unsigned char* shared) : p(p) {
-    thread = threadIdx.x & (p.threads - 1);
-    const uint32_t part = threadIdx.x / static_cast<uint32_t>(p.threads);
-    shared += part * p.part_bytes;
-    taps = reinterpret_cast<acc_t*>(shared);
-    samples = reinterpret_cast<scalar_t*>(shared + p.taps_bytes);
-    beyond = reinterpret_cast<scalar_t*>(shared + p.taps_bytes + p.tile_bytes);
-
-    uint32_t tile = blockIdx.x * (blockDim.x / static_cast<uint32_t>(p.threads)) + part;
-    exists = tile < p.parts;  // threads past the last part only take part in barriers
-    uint32_t block = p.tiles.divide(tile);
+  __device__ Conv1dTile(const Conv1dTiles& p, unsigned char* shared) : p(p), lane(threadIdx.x % 32) {
+    const uint32_t warp = threadIdx.x / 32;
+    uint32_t stretch = blockIdx.x * kTileWarps + warp;
+    if (stretch >= p.all_tiles) return;
+    uint32_t row_of_outputs = p.tiles.divide(stretch), block = row_of_outputs;
     uint32_t in_batch = p.filter_blocks.divide(block);
-    const int64_t batch = p.groups.divide(in_batch);
+    const uint32_t batch = p.groups.divide(in_batch);
     group = in_batch;
     filter = block * kFilters;
-    const int64_t channel = int64_t{group} * p.channels, row_of_output = batch * (int64_t{p.groups.divisor} * p.filters);
-    row = {static_cast<const scalar_t*>(p.input) + batch * p.batch_stride + channel * p.channel_stride, p.in_length,
+    row = {static_cast<const scalar_t*>(p.input) + batch * p.batch_stride + group * p.group_stride, p.in_length,
            p.length_stride};
-    output = static_cast<scalar_t*>(p.output) + (row_of_output + out_channel(0)) * p.out_length;
-    first = static_cast<int>(tile) * p.tile_outputs;
+    const uint32_t out_row = (batch * p.groups.divisor + group) * p.filters + filter;
+    output = static_cast<scalar_t*>(p.output) + out_row * static_cast<int64_t>(p.out_length);
+    first = static_cast<int>(stretch) * p.tile_outputs;
     if constexpr (kOutputBytes > 0) {
       first -= static_cast<int>(reinterpret_cast<uintptr_t>(output) % kOutputBytes / sizeof(scalar_t));
     } else {
       first -= row.misaligned(-p.padding);
     }
-    if (first >= p.out_length) exists = false;
+    exists = first < p.out_length;
+    shared += warp * p.warp_bytes;
+    taps = reinterpret_cast<acc_t*>(shared);
+    samples = reinterpret_cast<scalar_t*>(shared + p.taps_bytes);
+    beyond = reinterpret_cast<scalar_t*>(shared + p.taps_bytes + p.samples_bytes);
   }
 
-  __device__ int out_channel(int f) const { return group * p.filters + filter + f; }
   __device__ int first_input() const { return first * p.stride - p.padding; }
   __device__ acc_t bias(int f) const {
-    const bool has = exists && p.bias != nullptr && filter + f < p.filters;
-    return has ? convert<acc_t>(__ldg(static_cast<const scalar_t*>(p.bias) + out_channel(f))) : acc_t{0};
+    const bool has = p.bias != nullptr && filter + f < p.filters;
+    const auto* bias = static_cast<const scalar_t*>(p.bias) + group * p.filters + filter + f;
+    return has ? convert<acc_t>(__ldg(bias)) : acc_t{0};
   }
 
   // Coefficient `index` of [channel][filter][tap], and its place; 0 for filters past the last.
@@ -102,31 +100,36 @@ struct Conv1dPart {
     const int f = pair % kFilters, channel = pair / kFilters;
     at = (channel * p.padded_taps + tap) * kFilters + f;
     if (filter + f >= p.filters) return convert<scalar_t>(0.0f);
-    const int64_t base = int64_t{group} * p.filters * p.channels * p.taps;
     const int offset = (filter + f) * p.filter_stride + channel * p.filter_channel_stride;
-    return __ldg(static_cast<const scalar_t*>(p.weight) + base + offset + (p.flipped ? p.taps - 1 - tap : tap));
+    const scalar_t* weight = static_cast<const scalar_t*>(p.weight) + group * static_cast<int64_t>(p.group_weights);
+    return __ldg(weight + offset + (p.flipped ? p.taps - 1 - tap : tap));
   }
 
-  // Brings samples and coefficients to shared memory; a barrier must follow.
-  template <bool kFromBoundary>
-  __device__ void stage_all() const {
-    if (!exists) return;
+  // Brings samples and coefficients to shared memory, for this warp. kLoads: 16-byte loads of a thread at once.
+  template <bool kFromBoundary, int kLoads>
+  __device__ void stage() const {
+    const uint32_t count = p.channels * kFilters * p.taps;
+    int at = 0;
+    scalar_t mine = convert<scalar_t>(0.0f);  // the first coefficient is under way beside the samples
+    if (lane < count) mine = coefficient(lane, at);
+
     const int needed = (p.out_length - 1 - first) * p.stride + (p.taps - 1) * p.dilation + 1;
-    const int count = p.stages_all ? p.staged_elems : min(needed, p.staged_elems);
+    const int staged = p.stages_all ? p.staged_elems : min(needed, p.staged_elems);
     Row<scalar_t> of_channel = row;
     scalar_t* target = samples;
     int channel = p.channels;
     do {
-      stage<kFromBoundary>(target, of_channel, first_input(), count, thread, p.threads);
+      stage_by_warp<kFromBoundary, kLoads>(target, of_channel, first_input(), staged, lane);
       of_channel.data += p.channel_stride;
       target += p.tile_elems;
     } while (--channel > 0);
-    for (uint32_t i = thread; i < p.channels * kFilters * p.taps; i += p.threads) {
-      int at;
-      const acc_t value = convert<acc_t>(coefficient(i, at));
-      taps[at] = value;
+
+    if (lane < count) taps[at] = convert<acc_t>(mine);
+    for (uint32_t i = lane + 32; i < count; i += 32) {
+      const scalar_t value = coefficient(i, at);
+      taps[at] = convert<acc_t>(value);
     }
-    wait_for_copies();
+    __syncwarp();
   }
 };
 
@@ -270,6 +273,7 @@ __device__ void store_exchanged(scalar_t* row, int row_length, int first, const 
     scalar_t v[kElems];
   };
   const int lane = threadIdx.x % 32;
+  __syncwarp();
 #pragma unroll
   for (int r = 0; r < kOutputs; r += kElems) {
     Vector vector;
@@ -279,8 +283,15 @@ __device__ void store_exchanged(scalar_t* row, int row_length, int first, const 
   }
   __syncwarp();
   scalar_t* const target = row + first;
-  // The outputs [begin, end) lie within the row, [low, high) of them in whole vectors.
   const int off = (0 - static_cast<int>(reinterpret_cast<uintptr_t>(target) / sizeof(scalar_t))) & (kElems - 1);
+  if (off == 0 && first >= 0 && first <= row_length - kAll) {
+#pragma unroll
+    for (int i = lane * kElems; i < kAll; i += 32 * kElems) {
+      *reinterpret_cast<Vector*>(target + i) = *reinterpret_cast<const Vector*>(outputs + i);
+    }
+    return;
+  }
+  // The outputs [begin, end) lie within the row, [low, high) of them in whole vectors.
   const int begin = max(-first, 0), end = min(row_length - first, kAll);
   const int low = begin + ((off - begin) & (kElems - 1)), high = end - ((end - off) & (kElems - 1));
 #pragma unroll
@@ -288,12 +299,8 @@ __device__ void store_exchanged(scalar_t* row, int row_length, int first, const 
     const int i = off + r + lane * kElems;
     if (i >= low && i < high) {
       Vector vector;
-      if (off == 0) {
-        vector = *reinterpret_cast<const Vector*>(outputs + i);
-      } else {
 #pragma unroll
-        for (int j = 0; j < kElems; ++j) vector.v[j] = outputs[i + j];
-      }
+      for (int j = 0; j < kElems; ++j) vector.v[j] = outputs[i + j];
       *reinterpret_cast<Vector*>(target + i) = vector;
     }
   }
@@ -303,32 +310,29 @@ __device__ void store_exchanged(scalar_t* row, int row_length, int first, const 
 }
 
 template <typename scalar_t, int kOutputs, int kFilters>
-__global__ void __launch_bounds__(kTileThreads, kTiledMinBlocks<scalar_t, kOutputs, kFilters>)
+__global__ void __launch_bounds__(32 * kTileWarps, kTiledMinBlocks<scalar_t, kOutputs, kFilters>)
     conv1d_tiled_kernel(const __grid_constant__ Conv1dTiles p) {
   using acc_t = conv1d_acc_t<scalar_t>;
   using Window = SlidingWindow<scalar_t, kOutputs>;
   constexpr bool kHalf = sizeof(scalar_t) == 2;
-  constexpr int kOfWarp = 32 * kOutputs;
   extern __shared__ __align__(16) unsigned char shared[];
-  const Conv1dPart<scalar_t, kFilters, kHalf ? kTileAlignBytes : 0> part(p, shared);
-  part.template stage_all<kHalf>();
+  const Conv1dTile<scalar_t, kFilters, kHalf ? kTileAlignBytes : 0> tile(p, shared);
+  if (!tile.exists) return;
+  tile.template stage<kHalf, kOutputs / kVectorElems<scalar_t> + 1>();
+
   acc_t sums[kFilters][kOutputs];
 #pragma unroll
   for (int f = 0; f < kFilters; ++f) {
-    const acc_t bias = part.bias(f);
+    const acc_t bias = tile.bias(f);
 #pragma unroll
     for (int r = 0; r < kOutputs; ++r) sums[f][r] = bias;
   }
-  __syncthreads();
-
-  const int lane = part.thread % 32, of_warp = part.thread / 32 * kOfWarp, own = of_warp + lane * kOutputs;
-  if (!part.exists || part.first + of_warp >= p.out_length) return;
-  Row<scalar_t> row = part.row;
-  const acc_t* taps = part.taps;
-  const scalar_t* samples = part.samples + own;
+  Row<scalar_t> row = tile.row;
+  const acc_t* taps = tile.taps;
+  const scalar_t* samples = tile.samples + tile.lane * kOutputs;
   int channel = p.channels;
   do {
-    Window window{samples, kHalf ? row.early(part.first_input()) : 0};
+    Window window{samples, kHalf ? row.early(tile.first_input()) : 0};
     add_taps(sums, window, taps, p.taps, std::make_integer_sequence<int, Window::kQuads>());
     row.data += p.channel_stride;
     samples += p.tile_elems;
@@ -336,39 +340,38 @@ __global__ void __launch_bounds__(kTileThreads, kTiledMinBlocks<scalar_t, kOutpu
   } while (--channel > 0);
 
   if constexpr (kFilters == 1 && !kHalf) {
-    store_exchanged(part.output, p.out_length, part.first + of_warp, sums[0], part.beyond + of_warp);
+    store_exchanged(tile.output, p.out_length, tile.first, sums[0], tile.samples);
   } else {
 #pragma unroll
     for (int f = 0; f < kFilters; ++f) {
-      if (part.filter + f < p.filters) {
-        store_outputs(part.output + f * int64_t{p.out_length}, p.out_length, part.first + own, sums[f]);
+      if (tile.filter + f < p.filters) {
+        store_outputs(tile.output + f * int64_t{p.out_length}, p.out_length, tile.first + tile.lane * kOutputs, sums[f]);
       }
     }
   }
 }
 
-// A thread's outputs lie a part's threads apart, so that a warp reads and writes neighbours.
+// A thread's outputs lie a warp apart, so that neighbours read and write neighbours.
 template <typename scalar_t>
-__global__ void __launch_bounds__(kTileThreads, kSpreadMinBlocks<scalar_t>)
+__global__ void __launch_bounds__(32 * kTileWarps, kSpreadMinBlocks<scalar_t>)
     conv1d_spread_kernel(const __grid_constant__ Conv1dTiles p) {
   using acc_t = conv1d_acc_t<scalar_t>;
   extern __shared__ __align__(16) unsigned char shared[];
-  const Conv1dPart<scalar_t, 1, kTileAlignBytes> part(p, shared);
-  part.template stage_all<true>();
+  const Conv1dTile<scalar_t, 1, kTileAlignBytes> tile(p, shared);
+  if (!tile.exists) return;
+  tile.template stage<true, kSpreadOutputs / kVectorElems<scalar_t> + 1>();
+
   acc_t sums[kSpreadOutputs];
-  const acc_t bias = part.bias(0);
+  const acc_t bias = tile.bias(0);
 #pragma unroll
   for (int r = 0; r < kSpreadOutputs; ++r) sums[r] = bias;
-  __syncthreads();
-
-  if (!part.exists) return;
-  const int apart = p.threads * p.stride;
-  Row<scalar_t> row = part.row;
-  const acc_t* taps = part.taps;
-  const scalar_t* samples_of_thread = part.samples + part.thread * p.stride;
+  const int apart = 32 * p.stride;
+  Row<scalar_t> row = tile.row;
+  const acc_t* taps = tile.taps;
+  const scalar_t* samples_of_thread = tile.samples + tile.lane * p.stride;
   int channel = p.channels;
   do {
-    const scalar_t* samples = samples_of_thread + row.early(part.first_input());
+    const scalar_t* samples = samples_of_thread + row.early(tile.first_input());
 #pragma unroll 2
     for (int tap = 0; tap < p.taps; ++tap, samples += p.dilation) {
       const acc_t coefficient = taps[tap];
@@ -379,10 +382,10 @@ __global__ void __launch_bounds__(kTileThreads, kSpreadMinBlocks<scalar_t>)
     samples_of_thread += p.tile_elems;
     taps += p.padded_taps;
   } while (--channel > 0);
-  int position = part.first + part.thread;
-  scalar_t* target = part.output + position;
+  int position = tile.first + tile.lane;
+  scalar_t* target = tile.output + position;
 #pragma unroll
-  for (int r = 0; r < kSpreadOutputs; ++r, position += p.threads, target += p.threads) {
+  for (int r = 0; r < kSpreadOutputs; ++r, position += 32, target += 32) {
     if (position >= 0 && position < p.out_length) *target = convert<scalar_t>(sums[r]);
   }
 }

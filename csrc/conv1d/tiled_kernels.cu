@@ -14,7 +14,7 @@ using TiledKernel = void (*)(Conv1dTiles);
 struct TiledPlan {
   TiledKernel kernel = nullptr;
   Conv1dTiles tiles;
-  unsigned blocks, threads;
+  unsigned blocks;
   size_t shared_bytes;
 };
 
@@ -89,8 +89,6 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
                           : dense ? Kernels::kDenseOutputs
                           : many  ? kManyFloatOutputs
                                   : Kernels::kOutputs;
-  const int64_t block_threads =
-      spread ? policy.spread_threads : tensor ? policy.tensor_threads : policy.tiled_threads;
   const int64_t filters_at_once = dense ? kManyFilters : 1;
 
   constexpr int64_t kElems = kVectorElems<scalar_t>;
@@ -108,57 +106,36 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   p.padded_taps = static_cast<int>(rounded(problem.taps, 4));
   const int64_t taps_bytes = rounded(problem.channels_per_group * p.padded_taps * filters_at_once * kAccBytes, 16);
 
-  const int64_t of_warp = tensor ? kTensorOutputs : 32 * outputs, warps_wanted = ceil_div(reach, of_warp);
-  int64_t rounds = tensor ? policy.tensor_rounds : 1, threads = 32;
-  while (threads < block_threads && threads / 32 * rounds < warps_wanted) threads *= 2;
-  const auto lay_out = [&] {  // a part of so many threads
-    const int64_t tiles = ceil_div(warps_wanted, threads / 32 * rounds);
-    const int64_t tile_outputs = (tensor ? ceil_div(warps_wanted, tiles) : threads / 32) * of_warp;
-    const int64_t samples = spread   ? (tile_outputs - 1) * problem.stride + (problem.taps - 1) * problem.dilation + 1
-                            : tensor ? tile_outputs + kTensorRow * (steps - 1)
-                                     : tile_outputs + p.padded_taps;
-    const int64_t more = spread || dense ? 0
-                         : tensor        ? kTensorTapsBefore + kTensorRow * steps
-                         : kHalf<scalar_t> ? 0
-                                           : threads * outputs;  // to exchange outputs
-    if (samples > kTileMaxBytes) return false;
-    p.tile_outputs = static_cast<int>(tile_outputs);
-    p.staged_elems = static_cast<int>(rounded(samples, kElems));
-    p.tile_elems = p.staged_elems + (of_outputs ? kElems : 0);
-    const int64_t tile_bytes = problem.channels_per_group * p.tile_elems * kBytes;
-    const int64_t bytes = taps_bytes + tile_bytes + rounded(more * kBytes, 16);
-    if (bytes > kTileMaxBytes) return false;
-    p.taps_bytes = static_cast<int>(taps_bytes);
-    p.tile_bytes = static_cast<int>(tile_bytes);
-    p.part_bytes = static_cast<int>(bytes);
-    return true;
-  };
-  while (!lay_out()) {
-    if (rounds > 1) {
-      rounds /= 2;
-    } else if (threads > 32) {
-      threads /= 2;
-    } else {
-      return plan;
-    }
-  }
-  p.threads = static_cast<int>(threads);
+  const int64_t of_warp = tensor ? kTensorOutputs : 32 * outputs, wanted = ceil_div(reach, of_warp);
+  const int64_t tiles = ceil_div(wanted, tensor ? policy.tensor_rounds : 1);
+  const int64_t tile_outputs = ceil_div(wanted, tiles) * of_warp;
+  const int64_t samples = spread   ? (tile_outputs - 1) * problem.stride + (problem.taps - 1) * problem.dilation + 1
+                          : tensor ? tile_outputs + kTensorRow * (steps - 1)
+                                   : tile_outputs + p.padded_taps;
+  if (samples > kTileMaxBytes) return plan;
+  p.tile_outputs = static_cast<int>(tile_outputs);
+  p.staged_elems = static_cast<int>(rounded(samples, kElems));
+  p.tile_elems = p.staged_elems + (of_outputs ? kElems : 0);
   p.stages_all = tensor;
-  const int64_t tiles = ceil_div<int64_t>(reach, p.tile_outputs);
+  const int64_t samples_bytes = problem.channels_per_group * p.tile_elems * kBytes;
+  const int64_t beyond_bytes = tensor ? (kTensorTapsBefore + kTensorRow * steps) * kBytes : 0;
+  const int64_t warp_bytes = taps_bytes + samples_bytes + rounded(beyond_bytes, 16);
+  if (kTileWarps * warp_bytes > kTileMaxBytes) return plan;
+  p.taps_bytes = static_cast<int>(taps_bytes);
+  p.samples_bytes = static_cast<int>(samples_bytes);
+  p.warp_bytes = static_cast<int>(warp_bytes);
+
   const int64_t groups = problem.out_channels / problem.channels_out_per_group;
   const int64_t filter_blocks = ceil_div(problem.channels_out_per_group, filters_at_once);
   const int64_t signals = groups * filter_blocks;  // of a batch
   if (problem.batch > kLimit / tiles || signals > kLimit / (problem.batch * tiles)) return plan;
-  const int64_t parts = problem.batch * signals * tiles;
-  const int64_t parts_of_block = std::clamp<int64_t>(block_threads / threads, 1, kTileMaxBytes / p.part_bytes);
-  p.parts = static_cast<uint32_t>(parts);
+  p.all_tiles = static_cast<uint32_t>(problem.batch * signals * tiles);
   p.tiles = Divisor(tiles);
   p.filter_blocks = Divisor(filter_blocks);
   p.groups = Divisor(groups);
   p.divide_taps = Divisor(problem.taps);
-  plan.threads = static_cast<unsigned>(parts_of_block * threads);
-  plan.blocks = static_cast<unsigned>(ceil_div(parts, parts_of_block));
-  plan.shared_bytes = static_cast<size_t>(parts_of_block * p.part_bytes);
+  plan.blocks = static_cast<unsigned>(ceil_div<int64_t>(p.all_tiles, kTileWarps));
+  plan.shared_bytes = static_cast<size_t>(kTileWarps * warp_bytes);
 
   p.input = problem.input;
   p.weight = problem.weight;
@@ -167,6 +144,7 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   p.in_length = static_cast<int>(problem.in_length);
   p.out_length = static_cast<int>(problem.out_length);
   p.batch_stride = problem.batch_stride;
+  p.group_stride = problem.channels_per_group * problem.channel_stride;
   p.channel_stride = problem.channel_stride;
   p.length_stride = problem.length_stride;
   p.padding = static_cast<int>(problem.padding);
@@ -175,6 +153,7 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   p.taps = static_cast<int>(problem.taps);
   p.channels = static_cast<int>(problem.channels_per_group);
   p.filters = static_cast<int>(problem.channels_out_per_group);
+  p.group_weights = p.filters * p.channels * p.taps;
   p.filter_stride = problem.transposed ? p.taps : p.channels * p.taps;
   p.filter_channel_stride = problem.transposed ? p.filters * p.taps : p.taps;
   p.flipped = problem.transposed;
@@ -200,7 +179,7 @@ TiledPlan plan_tiled(const Conv1dProblem& problem) {
 template <typename scalar_t>
 void add_entries(std::vector<KernelEntry>& entries, const std::string& dtype) {
   const auto add = [&](const std::string& name, TiledKernel kernel) {
-    if (kernel != nullptr) entries.push_back({name, reinterpret_cast<const void*>(kernel), kTileThreads});
+    if (kernel != nullptr) entries.push_back({name, reinterpret_cast<const void*>(kernel), 32 * kTileWarps});
   };
   using Kernels = TiledKernels<scalar_t>;
   add("conv1d_tiled<" + dtype + ">", Kernels::one);
@@ -219,7 +198,7 @@ cudaError_t launch_conv1d_tiled(const Conv1dProblem& problem, cudaStream_t strea
   TiledPlan plan = plan_tiled(problem);
   if (plan.kernel == nullptr) return cudaErrorInvalidValue;
   void* arguments[] = {&plan.tiles};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(plan.kernel), dim3(plan.blocks), dim3(plan.threads), arguments,
+  return cudaLaunchKernel(reinterpret_cast<const void*>(plan.kernel), dim3(plan.blocks), dim3(32 * kTileWarps), arguments,
                           plan.shared_bytes, stream);
 }
 

@@ -78,7 +78,7 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   const bool tensor = !spread && kHalf<scalar_t> && problem.channels_per_group == 1 &&
                       problem.taps <= kTensorTaps<kManySteps> && has_tensor_cores();
   const int steps = problem.taps <= kTensorTaps<kFewSteps> ? kFewSteps : kManySteps;
-  const bool many = !spread && !dense && Kernels::many() != nullptr && problem.taps >= policy.long_taps;
+  const bool many = !spread && !dense && Kernels::many() != nullptr && problem.out_length > 32 * Kernels::kOutputs;
   const TiledKernel kernel = spread   ? Kernels::spread
                              : dense  ? Kernels::dense()
                              : many   ? Kernels::many()
@@ -183,7 +183,7 @@ void add_entries(std::vector<KernelEntry>& entries, const std::string& dtype) {
   };
   using Kernels = TiledKernels<scalar_t>;
   add("conv1d_tiled<" + dtype + ">", Kernels::one);
-  add("conv1d_tiled<" + dtype + ", long filters>", Kernels::many());
+  add("conv1d_tiled<" + dtype + ", long rows>", Kernels::many());
   add("conv1d_tiled<" + dtype + ", 8 filters>", Kernels::dense());
   add("conv1d_spread<" + dtype + ">", Kernels::spread);
   add("conv1d_tensor_cores<" + dtype + ", few taps>", Kernels::template tensor<kFewSteps>());

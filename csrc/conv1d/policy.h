@@ -16,7 +16,7 @@ constexpr int kTileMaxBytes = 48 << 10;  // of shared memory, what every GPU giv
 constexpr int kTileAlignBytes = 32;      // tiles of the output start at whole sectors
 constexpr int kFloatOutputs = 12, kManyFloatOutputs = 20;  // of a thread: odd numbers of quads, for the sake of banks
 constexpr int kManyFilters = 8;          // that a thread of a dense bank computes at once
-constexpr int kSpreadOutputs = 16;       // of a thread, where taps or outputs lie apart
+constexpr int kSpreadOutputs = 8;        // of a thread, where taps or outputs lie apart
 
 // Blocks of a multiprocessor, for whose sake the compiler saves registers.
 template <typename scalar_t, int kOutputs, int kFilters>

@@ -296,9 +296,8 @@ bool gradients_in_one_pass(const Tensor& grad_output, const Tensor& input, const
   Tensor scratch;
   const int64_t bytes = conv1d_gradients_scratch_bytes(g);
   if (bytes > 0) scratch = at::empty({bytes}, input.options().dtype(at::kByte));
-  check_launch("conv1d_backward",
-               launch_conv1d_gradients(g, bytes > 0 ? scratch.mutable_data_ptr() : nullptr,
-                                       current_stream(input.device())));
+  check_launch("conv1d_backward", launch_conv1d_gradients(g, bytes > 0 ? scratch.mutable_data_ptr() : nullptr,
+                                                          current_stream(input.device())));
   return true;
 }
 

@@ -18,7 +18,6 @@ struct GradientPlan {
 template <typename scalar_t>
 GradientPlan plan_of(const Conv1dGradients& problem) {
   constexpr int64_t kRun = kGradientRun<scalar_t>;
-  const Conv1dGradientPolicy policy;
   GradientPlan plan;
   auto& p = plan.tiles;
   p.grad_output = problem.grad_output;
@@ -48,8 +47,8 @@ GradientPlan plan_of(const Conv1dGradients& problem) {
   p.staged_elems = static_cast<int>(outputs + ceil_div<int64_t>(problem.taps, 8) * 8);
   p.tile_elems = p.staged_elems + kVectorElems<scalar_t>;
   // Enough blocks to keep all multiprocessors busy up to the end, each with some tiles.
-  const int64_t wanted = std::clamp<int64_t>(policy.gradient_blocks / problem.channels, 1, policy.single_blocks);
-  const int64_t most = std::max<int64_t>(all_tiles / (groups * policy.least_tiles), 1);
+  const int64_t wanted = std::clamp<int64_t>(kGradientBlocks / problem.channels, 1, kChannelBlocks);
+  const int64_t most = std::max<int64_t>(all_tiles / (groups * kGradientLeastTiles), 1);
   p.tiles_of_group = static_cast<uint32_t>(ceil_div(all_tiles, groups * std::min(wanted, most)));
   p.pieces = static_cast<uint32_t>(ceil_div<int64_t>(all_tiles, groups * p.tiles_of_group));
   plan.blocks = static_cast<unsigned>(problem.channels * p.pieces);
@@ -74,7 +73,7 @@ cudaError_t launch(const Conv1dGradients& problem, void* scratch, cudaStream_t s
   kernel_for<scalar_t>(p.taps)<<<plan.blocks, kGradientThreads, plan.shared_bytes, stream>>>(p);
   if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess || p.pieces == 1) return error;
   const int64_t count = int64_t{p.channels} * p.taps;
-  const bool by_block = p.pieces > 32;
+  const bool by_block = p.pieces > kFinishPieces;
   const int64_t blocks = by_block ? count : ceil_div<int64_t>(count, kFinishThreads);
   conv1d_finish_kernel<scalar_t><<<static_cast<unsigned>(blocks), kFinishThreads, 0, stream>>>(
       scratch, p.grad_weight, count, static_cast<int>(p.pieces), by_block);
@@ -87,8 +86,8 @@ void add_entries(std::vector<KernelEntry>& entries, const std::string& dtype) {
     entries.push_back({"conv1d_gradients<" + dtype + ", " + std::to_string(taps) + " taps>",
                        reinterpret_cast<const void*>(kernel_for<scalar_t>(taps)), kGradientThreads});
   }
-  entries.push_back({"conv1d_finish<" + dtype + ">", reinterpret_cast<const void*>(conv1d_finish_kernel<scalar_t>),
-                     kFinishThreads});
+  entries.push_back(
+      {"conv1d_finish<" + dtype + ">", reinterpret_cast<const void*>(conv1d_finish_kernel<scalar_t>), kFinishThreads});
 }
 
 // Calls `function` with a value of the element type.
@@ -111,7 +110,8 @@ auto with_type(DType dtype, Function function) {
 bool conv1d_gradients_take(const Conv1dGradients& problem) {
   constexpr int64_t kLimit = 1 << 30;  // positions and counts take 32 bits
   return problem.taps <= kMostTaps && problem.in_length < kLimit && problem.out_length < kLimit &&
-         problem.channels < kLimit && problem.padding < kLimit && problem.batch < kLimit / (problem.in_length / 128 + 2);
+         problem.channels < kLimit && problem.padding < kLimit &&
+         problem.batch < kLimit / (problem.in_length / 128 + 2);
 }
 
 int64_t conv1d_gradients_scratch_bytes(const Conv1dGradients& problem) {

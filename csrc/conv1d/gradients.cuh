@@ -86,7 +86,7 @@ struct GradientWalk {
     left = first_tile < p.all_tiles ? min(p.tiles_of_group, p.all_tiles - first_tile) : 0;
     tile = left > 0 ? first_tile : 0;
     const int64_t batch = p.tiles.divide(tile);
-    const auto row_of = [&](const void* data, const int64_t(&strides)[3], int length) {
+    const auto row_of = [&](const void* data, const int64_t (&strides)[3], int length) {
       return Row<scalar_t>{static_cast<const scalar_t*>(data) + batch * strides[0] + channel * strides[1], length,
                            strides[2]};
     };
@@ -103,7 +103,8 @@ struct GradientWalk {
       grad_input += p.channels * p.in_length;
     }
   }
-  // The first input; up to a sector before the row's start: stores to grad_input, or else loads of the input, are aligned.
+  // The first input; up to a sector before the row's start: stores to grad_input, or else loads of the input, are
+  // aligned.
   __device__ int first(const Conv1dGradientTiles& p) const {
     const auto* aligned = p.grad_input != nullptr ? grad_input : input.data;
     return static_cast<int>(tile) * p.tile_outputs -
@@ -111,7 +112,8 @@ struct GradientWalk {
   }
 };
 
-// With samples of grad_output from `samples` on: grads[r] += weight[m] * sample[r + m], of_taps[m] += input[r] * the same.
+// With samples of grad_output from `samples` on: grads[r] += weight[m] * sample[r + m], of_taps[m] += input[r] * the
+// same.
 template <typename scalar_t, typename acc_t, int kRun, int kTaps, int... kTurns>
 __device__ void add_gradients(acc_t (&grads)[kRun], acc_t (&of_taps)[kTaps], const acc_t (&inputs)[kRun],
                               SlidingWindow<scalar_t, kRun>& window, const acc_t* weight, int taps,

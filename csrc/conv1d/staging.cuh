@@ -46,11 +46,11 @@ struct Row {
 
   // How far `position` is beyond a 16-byte boundary, in elements.
   __device__ int misaligned(int position) const {
-    return static_cast<int>(reinterpret_cast<uintptr_t>(data) / sizeof(scalar_t) + position) & (kVectorElems<scalar_t> - 1);
+    return static_cast<int>(reinterpret_cast<uintptr_t>(data) / sizeof(scalar_t) + position) &
+           (kVectorElems<scalar_t> - 1);
   }
   // How many elements a tile that is staged from a boundary holds before the one at `position`.
   __device__ int early(int position) const { return stride == 1 ? misaligned(position) : 0; }
-
 };
 
 template <typename scalar_t>
@@ -93,10 +93,10 @@ __device__ __noinline__ void stage_any(scalar_t* tile, Row<scalar_t> row, int po
   }
 }
 
-// Starts to bring the `count` elements from `position` of `row` on to `tile`, zeros for those beyond the row's ends. The
-// caller is thread `thread` of `threads`, at least as many as a vector's elements.
-// kFromBoundary: begins at the 16-byte boundary before `position`, and brings so many elements more, where the row has
-// unit stride. Otherwise, from a position off the boundaries, elements are copied one by one.
+// Starts to bring the `count` elements from `position` of `row` on to `tile`, zeros for those beyond the row's ends.
+// The caller is thread `thread` of `threads`, at least as many as a vector's elements. kFromBoundary: begins at the
+// 16-byte boundary before `position`, and brings so many elements more, where the row has unit stride. Otherwise, from
+// a position off the boundaries, elements are copied one by one.
 template <bool kFromBoundary, typename scalar_t>
 __device__ void stage(scalar_t* tile, const Row<scalar_t>& row, int position, int count, int thread, int threads) {
   constexpr int kElems = kVectorElems<scalar_t>;
@@ -126,7 +126,8 @@ __device__ void stage(scalar_t* tile, const Row<scalar_t>& row, int position, in
   }
 }
 
-// The same for one warp and without asynchronous copies: kLoads of a lane's vectors are under way at once, in registers.
+// The same for one warp and without asynchronous copies: kLoads of a lane's vectors are under way at once, in
+// registers.
 template <bool kFromBoundary, int kLoads, typename scalar_t>
 __device__ void stage_by_warp(scalar_t* tile, const Row<scalar_t>& row, int position, int count, int lane) {
   constexpr int kElems = kVectorElems<scalar_t>;

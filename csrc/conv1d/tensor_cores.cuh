@@ -1,7 +1,7 @@
 // conv1d of halves by tensor cores: a row of outputs as a product of matrices.
 //
-// A warp computes 256 outputs as a matrix of 16 rows of 16. Row m of the left factor is the signal from sample 16 * m on,
-// so that its rows overlap in memory and nothing is copied to build it; the right factor holds the taps along its
+// A warp computes 256 outputs as a matrix of 16 rows of 16. Row m of the left factor is the signal from sample 16 * m
+// on, so that its rows overlap in memory and nothing is copied to build it; the right factor holds the taps along its
 // diagonals (a Toeplitz matrix), the same for every 256 outputs of a signal:
 //
 //   output[16 * m + n] = sum over p of  signal[16 * m + p] * right[p][n],   right[p][n] = tap[p - n]
@@ -10,7 +10,8 @@
 // at the speed of memory up to kMostTensorTaps taps. Products are exact and are added in float32.
 //
 // Traffic: as in `tiled.cuh`.
-// Hazard:  the zeros beside the diagonals meet samples that are not theirs, and zero times infinity is NaN. Where a warp
+// Hazard:  the zeros beside the diagonals meet samples that are not theirs, and zero times infinity is NaN. Where a
+// warp
 //          finds NaN in its results, it computes them again, one by one.
 // Source:  NVIDIA, PTX ISA, "Matrix Fragments for mma.m16n8k16" and "ldmatrix".
 #pragma once
@@ -52,8 +53,8 @@ __device__ void multiply(float (&sums)[4], const uint32_t (&left)[4], const uint
 #endif
 }
 
-// A thread's part of the right factor: two blocks of 8 columns. Their columns are numbered so that of a row of results a
-// thread has four that follow each other: column c of block b is output 4 * (c / 2) + 2 * b + c % 2.
+// A thread's part of the right factor: two blocks of 8 columns. Their columns are numbered so that of a row of results
+// a thread has four that follow each other: column c of block b is output 4 * (c / 2) + 2 * b + c % 2.
 template <typename scalar_t, int kSteps>
 struct RightFactor {
   uint32_t blocks[kSteps][2][2];
@@ -70,7 +71,8 @@ struct RightFactor {
           const int row = 16 * step + 8 * half + 2 * (lane % 4);
           const int output = 4 * (column / 2) + 2 * b + column % 2;
           const scalar_t* tap = taps + row - output - early;
-          const uint32_t low = *reinterpret_cast<const uint16_t*>(tap), high = *reinterpret_cast<const uint16_t*>(tap + 1);
+          const uint32_t low = *reinterpret_cast<const uint16_t*>(tap),
+                         high = *reinterpret_cast<const uint16_t*>(tap + 1);
           blocks[step][b][half] = low | high << 16;
         }
       }

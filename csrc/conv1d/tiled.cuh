@@ -38,9 +38,9 @@ struct Conv1dTiles {
   uint32_t all_tiles;
   Divisor tiles, filter_blocks, groups, divide_taps;
   int tile_outputs;
-  int staged_elems, tile_elems;           // of a channel: samples, and the room they take
-  bool stages_all;                        // of these samples, beyond those that the row's outputs need
-  int padded_taps;                        // a multiple of 4
+  int staged_elems, tile_elems;               // of a channel: samples, and the room they take
+  bool stages_all;                            // of these samples, beyond those that the row's outputs need
+  int padded_taps;                            // a multiple of 4
   int taps_bytes, samples_bytes, warp_bytes;  // in shared memory: coefficients, samples, and with what else is needed
 };
 
@@ -143,7 +143,7 @@ struct alignas(16) Quad {
 template <typename scalar_t, int kOutputs>
 struct SlidingWindow {
   using acc_t = conv1d_acc_t<scalar_t>;
-  static constexpr bool kHalf = sizeof(scalar_t) == 2;         // whose samples come by eight
+  static constexpr bool kHalf = sizeof(scalar_t) == 2;  // whose samples come by eight
   // The names of the window's quads, of which kOutputs / 4 + 1 are in use at a time.
   static constexpr int kQuads = kHalf ? 4 : kOutputs / 4 + 1;
   static_assert(!kHalf || kOutputs == 8);
@@ -345,7 +345,8 @@ __global__ void __launch_bounds__(32 * kTileWarps, kTiledMinBlocks<scalar_t, kOu
 #pragma unroll
     for (int f = 0; f < kFilters; ++f) {
       if (tile.filter + f < p.filters) {
-        store_outputs(tile.output + f * int64_t{p.out_length}, p.out_length, tile.first + tile.lane * kOutputs, sums[f]);
+        store_outputs(tile.output + f * int64_t{p.out_length}, p.out_length, tile.first + tile.lane * kOutputs,
+                      sums[f]);
       }
     }
   }
@@ -353,7 +354,7 @@ __global__ void __launch_bounds__(32 * kTileWarps, kTiledMinBlocks<scalar_t, kOu
 
 // A thread's outputs lie a warp apart, so that neighbours read and write neighbours.
 template <typename scalar_t>
-__global__ void __launch_bounds__(32 * kTileWarps, kSpreadMinBlocks<scalar_t>)
+__global__ void __launch_bounds__(32 * kTileWarps, kSpreadMinBlocks)
     conv1d_spread_kernel(const __grid_constant__ Conv1dTiles p) {
   using acc_t = conv1d_acc_t<scalar_t>;
   extern __shared__ __align__(16) unsigned char shared[];

@@ -27,8 +27,8 @@ struct TiledKernels {
   static constexpr int kDenseOutputs = 4;
 
   static constexpr TiledKernel one = conv1d_tiled_kernel<scalar_t, kOutputs, 1>;
-  static constexpr TiledKernel many() {
-    if constexpr (std::is_same_v<scalar_t, float>) return conv1d_tiled_kernel<scalar_t, kManyFloatOutputs, 1>;
+  static constexpr TiledKernel short_rows() {
+    if constexpr (std::is_same_v<scalar_t, float>) return conv1d_tiled_kernel<scalar_t, kShortRowOutputs, 1>;
     return nullptr;
   }
   static constexpr TiledKernel spread = conv1d_spread_kernel<scalar_t>;
@@ -60,7 +60,6 @@ bool has_tensor_cores() {
 template <typename scalar_t>
 TiledPlan plan_of(const Conv1dProblem& problem) {
   using Kernels = TiledKernels<scalar_t>;
-  const Conv1dPolicy policy;
   TiledPlan plan;
   Conv1dTiles& p = plan.tiles;
 
@@ -78,17 +77,18 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   const bool tensor = !spread && kHalf<scalar_t> && problem.channels_per_group == 1 &&
                       problem.taps <= kTensorTaps<kManySteps> && has_tensor_cores();
   const int steps = problem.taps <= kTensorTaps<kFewSteps> ? kFewSteps : kManySteps;
-  const bool many = !spread && !dense && Kernels::many() != nullptr && problem.out_length > 32 * Kernels::kOutputs;
-  const TiledKernel kernel = spread   ? Kernels::spread
-                             : dense  ? Kernels::dense()
-                             : many   ? Kernels::many()
-                             : tensor ? steps == kFewSteps ? Kernels::template tensor<kFewSteps>()
-                                                           : Kernels::template tensor<kManySteps>()
-                                      : Kernels::one;
-  const int64_t outputs = spread  ? kSpreadOutputs
-                          : dense ? Kernels::kDenseOutputs
-                          : many  ? kManyFloatOutputs
-                                  : Kernels::kOutputs;
+  const bool short_rows =
+      !spread && !dense && Kernels::short_rows() != nullptr && problem.out_length <= 32 * kShortRowOutputs;
+  const TiledKernel kernel =
+      spread       ? Kernels::spread
+      : dense      ? Kernels::dense()
+      : short_rows ? Kernels::short_rows()
+      : tensor     ? steps == kFewSteps ? Kernels::template tensor<kFewSteps>() : Kernels::template tensor<kManySteps>()
+                   : Kernels::one;
+  const int64_t outputs = spread       ? kSpreadOutputs
+                          : dense      ? Kernels::kDenseOutputs
+                          : short_rows ? kShortRowOutputs
+                                       : Kernels::kOutputs;
   const int64_t filters_at_once = dense ? kManyFilters : 1;
 
   constexpr int64_t kElems = kVectorElems<scalar_t>;
@@ -98,16 +98,16 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   const auto aligned = [&](int64_t stride) { return stride % kElems == 0; };
   const bool of_outputs = spread || kHalf<scalar_t>;
   const int64_t granule = tensor ? kTensorAlignBytes / kBytes : of_outputs ? kTileAlignBytes / kBytes : kElems;
-  const bool aligned_rows =
-      of_outputs ? problem.out_length % granule == 0
-                 : reinterpret_cast<uintptr_t>(problem.input) % 16 == 0 && aligned(problem.padding) &&
-                       aligned(problem.batch_stride) && aligned(problem.channel_stride);
+  const bool aligned_rows = of_outputs
+                                ? problem.out_length % granule == 0
+                                : reinterpret_cast<uintptr_t>(problem.input) % 16 == 0 && aligned(problem.padding) &&
+                                      aligned(problem.batch_stride) && aligned(problem.channel_stride);
   const int64_t reach = problem.out_length + (aligned_rows ? 0 : granule - 1);
   p.padded_taps = static_cast<int>(rounded(problem.taps, 4));
   const int64_t taps_bytes = rounded(problem.channels_per_group * p.padded_taps * filters_at_once * kAccBytes, 16);
 
   const int64_t of_warp = tensor ? kTensorOutputs : 32 * outputs, wanted = ceil_div(reach, of_warp);
-  const int64_t tiles = ceil_div(wanted, tensor ? policy.tensor_rounds : 1);
+  const int64_t tiles = ceil_div(wanted, tensor ? kTensorRounds : int64_t{1});
   const int64_t tile_outputs = ceil_div(wanted, tiles) * of_warp;
   const int64_t samples = spread   ? (tile_outputs - 1) * problem.stride + (problem.taps - 1) * problem.dilation + 1
                           : tensor ? tile_outputs + kTensorRow * (steps - 1)
@@ -183,7 +183,7 @@ void add_entries(std::vector<KernelEntry>& entries, const std::string& dtype) {
   };
   using Kernels = TiledKernels<scalar_t>;
   add("conv1d_tiled<" + dtype + ">", Kernels::one);
-  add("conv1d_tiled<" + dtype + ", long rows>", Kernels::many());
+  add("conv1d_tiled<" + dtype + ", short rows>", Kernels::short_rows());
   add("conv1d_tiled<" + dtype + ", 8 filters>", Kernels::dense());
   add("conv1d_spread<" + dtype + ">", Kernels::spread);
   add("conv1d_tensor_cores<" + dtype + ", few taps>", Kernels::template tensor<kFewSteps>());
@@ -198,8 +198,8 @@ cudaError_t launch_conv1d_tiled(const Conv1dProblem& problem, cudaStream_t strea
   TiledPlan plan = plan_tiled(problem);
   if (plan.kernel == nullptr) return cudaErrorInvalidValue;
   void* arguments[] = {&plan.tiles};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(plan.kernel), dim3(plan.blocks), dim3(32 * kTileWarps), arguments,
-                          plan.shared_bytes, stream);
+  return cudaLaunchKernel(reinterpret_cast<const void*>(plan.kernel), dim3(plan.blocks), dim3(32 * kTileWarps),
+                          arguments, plan.shared_bytes, stream);
 }
 
 std::vector<KernelEntry> conv1d_tiled_kernel_entries() {

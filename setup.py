@@ -24,7 +24,13 @@ from torch.utils import cpp_extension
 ROOT = Path(__file__).parent.resolve()
 sys.path.insert(0, str(ROOT))
 
-from tools.cuda_toolkit import find_toolkit, nvcc_version, supported_architectures  # noqa: E402
+from tools.cuda_toolkit import (  # noqa: E402
+    find_toolkit,
+    gencode_flags,
+    nvcc_version,
+    real_from_virtual,
+    supported_architectures,
+)
 
 GENERATED = ROOT / "build" / "generated"
 REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps -e ."
@@ -56,11 +62,9 @@ def architecture_flags(home: Path) -> list[str]:
                 f"TORCH_CUDA_ARCH_LIST={os.environ.get('TORCH_CUDA_ARCH_LIST')}: {error}. Use a list such as "
                 '"9.0" or "8.0;9.0+PTX".'
             ) from error
-    architectures = supported_architectures(home)
-    numbers = [f"{major}{minor}" for major, minor in architectures]
-    return [f"-gencode=arch=compute_{n},code=sm_{n}" for n in numbers] + [
-        f"-gencode=arch=compute_{numbers[-1]},code=compute_{numbers[-1]}"
-    ]
+    groups = real_from_virtual(supported_architectures(home))
+    newest = groups[-1][-1]
+    return [*gencode_flags(groups), f"-gencode=arch=compute_{newest},code=compute_{newest}"]
 
 
 def architecture_names(flags: list[str]) -> list[str]:

@@ -36,22 +36,25 @@ def conv1d(
             1 only; an odd total has its last zero at the end, which costs a padded copy of the input).
         dilation: the distance between taps, in samples.
         groups: into how many groups the channels are split; ``C_in`` for a depthwise bank.
-        variant: on CUDA, where the kernel reads the coefficients: "global" (ordinary loads), "readonly" (``__ldg``),
-            "shared" (staged in shared memory) or "constant" (``__constant__`` memory). "constant" takes weights of up
-            to 65,536 bytes and cannot be captured into a CUDA graph; the others take everything. Not with a padding
-            in words. On the CPU the name is checked and ATen runs.
+        variant: on CUDA, a kernel by name. "tiled": samples and coefficients in shared memory, a window in registers;
+            where the samples of a warp's outputs and the coefficients take less than 24 KB, and signals up to 2^30
+            samples. One output a thread, with the coefficients in "global" memory (ordinary loads), "readonly" the
+            same (``__ldg``), "shared" memory, or "constant" memory (``__constant__``; weights of up to 65,536 bytes,
+            and no capture into a CUDA graph). Not with a padding in words. On the CPU the name is checked and ATen
+            runs.
 
-    By default, on CUDA, a small bank takes "constant": one channel per group (a single filter, a depthwise bank), or up
-    to 8 output channels per group with up to 32 coefficients for each output. A small bank over 65,536 bytes, or under
-    graph capture, takes "global". Everything else, and complex numbers, goes to ``at::conv1d`` (cuDNN), with its TF32
-    settings.
+    By default, on CUDA, a small bank takes "tiled", or "global" where that is refused: one channel per group (a single
+    filter, a depthwise bank), or up to 8 output channels per group with up to 128 coefficients for each output (32 but in
+    float32). Everything else, and complex numbers, goes to ``at::conv1d`` (cuDNN), with its TF32 settings.
 
     Returns:
         ``(N, C_out, L_out)`` or ``(C_out, L_out)``, contiguous, with ``L_out = (L + 2 * padding - dilation * (K - 1) -
         1) // stride + 1``. float16 and bfloat16 accumulate in float32 and are rounded once; the kernels never use TF32
         and give the same bits on every run. With no input channels the output is the bias. Differentiable any number
-        of times (by ``torch.ops.cudamem.conv1d_backward``, which computes with ATen). Under ``torch.func`` transforms
-        and forward-mode AD, ATen's operators run instead. Under autocast it is cast as ``F.conv1d`` is.
+        of times, by ``torch.ops.cudamem.conv1d_backward``: with one channel per group, stride and dilation 1 and up to
+        32 taps, one kernel computes the gradients of input and weight, with the same bits on every run; other
+        gradients may be ATen's. Under ``torch.func`` transforms and forward-mode AD, ATen's operators run instead.
+        Under autocast it is cast as ``F.conv1d`` is.
 
     Raises:
         RuntimeError: shapes, dtypes or devices do not fit together (named, with what was received); stride, dilation

@@ -35,17 +35,18 @@ class Conv1d(torch.nn.Conv1d):
 def _gains(layer: torch.nn.Conv1d) -> bool:
     """Whether conv1d has a kernel of its own for the layer's bank; all others it passes on to cuDNN."""
     in_per_group, out_per_group = layer.in_channels // layer.groups, layer.out_channels // layer.groups
-    taps = in_per_group * layer.kernel_size[0]
-    return not layer.weight.is_complex() and (in_per_group == 1 or (out_per_group <= 8 and taps <= 32))
+    coefficients, most = in_per_group * layer.kernel_size[0], 128 if layer.weight.dtype == torch.float32 else 32
+    return not layer.weight.is_complex() and (in_per_group == 1 or (out_per_group <= 8 and coefficients <= most))
 
 
 def convert(model: torch.nn.Module) -> list[str]:
     """Makes a model's ``torch.nn.Conv1d`` layers that gain by it :class:`Conv1d`, in place.
 
     A layer gains where :func:`cudamem_ops.conv1d` has a kernel for its bank: one input channel per group (single
-    filters, depthwise banks), or up to 8 output channels per group with up to 32 coefficients for each output. Only the
-    class of the layer changes: parameters, buffers, hooks and optimizer state stay what and where they are. Layers of
-    another class, subclasses of ``torch.nn.Conv1d`` and parametrized layers among them, are left alone.
+    filters, depthwise banks), or up to 8 output channels per group with up to 128 coefficients for each output (32 but
+    in float32). Only the class of the layer changes: parameters, buffers, hooks and optimizer state stay what and where
+    they are. Layers of another class, subclasses of ``torch.nn.Conv1d`` and parametrized layers among them, are left
+    alone.
 
     Args:
         model: any module, also a single layer.

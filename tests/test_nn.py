@@ -84,8 +84,8 @@ def make_model():
             "single": shared,
             "again": shared,
             "depthwise": torch.nn.Conv1d(32, 64, 31, groups=32),
-            "few": torch.nn.Conv1d(8, 8, 4),
-            "many_taps": torch.nn.Conv1d(8, 8, 5),
+            "few": torch.nn.Conv1d(8, 8, 16),
+            "many_taps": torch.nn.Conv1d(8, 8, 17),
             "many_outputs": torch.nn.Conv1d(2, 9, 3),
             "grouped": torch.nn.Conv1d(8, 32, 3, groups=4),
             "complex": torch.nn.Conv1d(1, 1, 3, dtype=torch.complex64),
@@ -151,8 +151,8 @@ def test_the_rule_of_convert_is_the_operators_own(cuda):
     for c_in, c_out, groups, taps in [
         (1, 40, 1, 3),
         (4, 64, 4, 50),
-        (8, 8, 1, 4),
-        (8, 8, 1, 5),
+        (8, 8, 1, 16),
+        (8, 8, 1, 17),
         (2, 9, 1, 3),
         (8, 32, 4, 3),
     ]:

@@ -15,39 +15,39 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LEDGER = ROOT / "tools" / "kernel_ledger.json"
 sys.path.insert(0, str(ROOT))
 
-from tools.cuda_toolkit import find_toolkit, nvcc_version, supported_architectures  # noqa: E402
+from tools.cuda_toolkit import (  # noqa: E402
+    find_toolkit,
+    gencode_flags,
+    nvcc_version,
+    real_from_virtual,
+    supported_architectures,
+)
 
 
-def compile_one(home: Path, source: Path, architecture: str) -> dict[str, list[int]]:
-    """{kernel: [registers, static shared bytes, spilled bytes]}."""
+def compile_one(home: Path, source: Path, group: list[str]) -> dict[tuple[str, str], list[int]]:
+    """{(kernel, architecture): [registers, static shared bytes, spilled bytes]} for architectures built together."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [
-            str(home / "bin" / "nvcc"),
-            "-cubin",
-            "-O3",
-            "-std=c++17",
-            f"-arch=sm_{architecture}",
-            "-Xptxas",
-            "-v",
-        ]
-        command += [f"-I{ROOT / 'csrc'}", str(source), "-o", f"{folder}/kernels.cubin"]
+        command = [str(home / "bin" / "nvcc"), "-fatbin", "-O3", "-std=c++17", "-Xptxas", "-v", *gencode_flags([group])]
+        command += [f"-I{ROOT / 'csrc'}", str(source), "-o", f"{folder}/kernels.fatbin"]
         report = subprocess.run(command, capture_output=True, text=True)
     if report.returncode != 0:
-        raise SystemExit(f"{source.name} does not compile for {architecture}:\n{report.stderr}")
-    kernels: dict[str, list[int]] = {}
+        raise SystemExit(f"{source.name} does not compile for {', '.join(group)}:\n{report.stderr}")
+    kernels: dict[tuple[str, str], list[int]] = {}
     for block in report.stderr.split("Compiling entry function '")[1:]:
+        heading = re.match(r"(\w+)' for 'sm_(\d+)'", block)
         registers = re.search(r"Used (\d+) registers", block)
         shared = re.search(r"(\d+) bytes smem", block)
         spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", block)
-        if registers is None or spills is None:
+        if heading is None or registers is None or spills is None:
             raise SystemExit(f"ptxas's report is not understood:\n{block}")
-        kernels[block.split("'")[0]] = [
+        kernels[heading.group(1), heading.group(2)] = [
             int(registers.group(1)),
             int(shared.group(1)) if shared else 0,
             int(spills.group(1)) + int(spills.group(2)),
@@ -63,19 +63,20 @@ def demangle(names: list[str]) -> dict[str, str]:
 
 def measure(home: Path) -> dict[str, dict[str, list[int]]]:
     """{kernel: {architecture: [registers, static shared bytes, spilled bytes]}}."""
-    jobs = [
-        (source, f"{major}{minor}")
-        for source in sorted((ROOT / "csrc").rglob("*.cu"))
-        for major, minor in supported_architectures(home)
-    ]
+    groups = real_from_virtual(supported_architectures(home))
+    # The longest first, so that no processor is left alone with one at the end.
+    sources = sorted((ROOT / "csrc").rglob("*.cu"), key=lambda source: source.stat().st_size)
+    jobs = sorted(product(sources, groups), key=lambda job: len(job[1]), reverse=True)
     workers = int(os.environ.get("MAX_JOBS", os.cpu_count() or 1))
     with ThreadPoolExecutor(workers) as pool:
         results = list(pool.map(lambda job: compile_one(home, *job), jobs))
-    names = demangle(sorted({name for result in results for name in result}))
+    names = demangle(sorted({name for result in results for name, _ in result}))
     ledger: dict[str, dict[str, list[int]]] = {}
-    for (_, architecture), result in zip(jobs, results, strict=True):
-        for name, numbers in result.items():
+    architectures = [number for group in groups for number in group]
+    for result in results:
+        for (name, architecture), numbers in result.items():
             ledger.setdefault(names[name], {})[architecture] = numbers
+    ledger = {name: {n: row[n] for n in architectures if n in row} for name, row in ledger.items()}
     return dict(sorted(ledger.items()))
 
 

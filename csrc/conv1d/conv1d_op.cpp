@@ -141,13 +141,14 @@ Tensor conv1d_meta(const Tensor& input, const Tensor& weight, const OptionalTens
 }
 
 #ifndef CUDAMEM_CPU_ONLY
-// Where the tiled kernels are faster than cuDNN: one channel a group (a single filter, a depthwise bank), or few
-// coefficients for each output and few outputs that share a sample.
+// Where the kernels here are taken rather than cuDNN: one channel a group (a single filter, a depthwise bank), or few
+// coefficients for each output and few outputs that share a sample (4 to 8 channels, 9 taps, float32: 97 us, cuDNN 601).
 bool is_small_bank(const Conv1dProblem& p) {
-  return p.channels_per_group == 1 || (p.channels_out_per_group <= 8 && p.channels_per_group * p.taps <= 128);
+  const int64_t most = p.dtype == DType::kFloat32 ? 128 : 32;
+  return p.channels_per_group == 1 || (p.channels_out_per_group <= 8 && p.channels_per_group * p.taps <= most);
 }
 
-// All but the pointers. `sizes` are those of the output.
+// All but the pointers and the dtype.
 Conv1dProblem make_problem(const Tensor& input, const Tensor& weight, const Window& window, int64_t out_length) {
   const bool batched = input.dim() == 3;
   Conv1dProblem p;

@@ -44,8 +44,8 @@ def conv1d(
             runs.
 
     By default, on CUDA, a small bank takes "tiled", or "global" where that is refused: one channel per group (a single
-    filter, a depthwise bank), or up to 8 output channels per group with up to 128 coefficients for each output (32 but in
-    float32). Everything else, and complex numbers, goes to ``at::conv1d`` (cuDNN), with its TF32 settings.
+    filter, a depthwise bank), or up to 8 output channels per group with up to 128 coefficients for each output (32 but
+    in float32). Everything else, and complex numbers, goes to ``at::conv1d`` (cuDNN), with its TF32 settings.
 
     Returns:
         ``(N, C_out, L_out)`` or ``(C_out, L_out)``, contiguous, with ``L_out = (L + 2 * padding - dilation * (K - 1) -

@@ -177,9 +177,9 @@ struct SlidingWindow {
   }
   // The samples of the first tap.
   __device__ void begin() { begin(std::make_integer_sequence<int, kHalf ? 1 : kOutputs / 4>()); }
-  template <int... kOwn>
-  __device__ void begin(std::integer_sequence<int, kOwn...>) {
-    (load<kOwn>(), ...);
+  template <int... kFirst>
+  __device__ void begin(std::integer_sequence<int, kFirst...>) {
+    (load<kFirst>(), ...);
   }
   // Those of taps 4 * kTurn and on, four of them. The quads take turns as the window's first one: none is ever moved.
   template <int kTurn>

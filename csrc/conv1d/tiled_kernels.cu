@@ -94,7 +94,7 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   constexpr int64_t kElems = kVectorElems<scalar_t>;
   constexpr int64_t kBytes = sizeof(scalar_t), kAccBytes = sizeof(conv1d_acc_t<scalar_t>);
   const auto rounded = [](int64_t n, int64_t to) { return ceil_div(n, to) * to; };
-  // How far a row's first tile may begin before its first output (see TileWalk::first).
+  // How far a row's first tile may begin before its first output (see Conv1dTile).
   const auto aligned = [&](int64_t stride) { return stride % kElems == 0; };
   const bool of_outputs = spread || kHalf<scalar_t>;
   const int64_t granule = tensor ? kTensorAlignBytes / kBytes : of_outputs ? kTileAlignBytes / kBytes : kElems;

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "common/device.cuh"
+
 namespace cudamem {
 
 // The textbook kernels.
@@ -25,7 +27,8 @@ template <typename scalar_t, int kOutputs, int kFilters>
 constexpr int kTiledMinBlocks = kFilters > 1                ? 10
                                 : kOutputs == kFloatOutputs ? 12
                                                             : 16;
-constexpr int kSpreadMinBlocks = 16;
+template <typename scalar_t>
+constexpr int kSpreadMinBlocks = sizeof(scalar_t) == 8 ? 12 : 16;
 
 // Tensor cores: in steps of 16 samples they reach so many taps, since the first 15 samples belong to other outputs of a
 // row and up to 7 come early.
@@ -50,7 +53,7 @@ constexpr int kFinishThreads = 256;
 constexpr int kFinishPieces = 32;  // up to so many, a thread adds them, else a block
 template <typename scalar_t, int kTaps>
 constexpr int kGradientMinBlocks = sizeof(scalar_t) == 8   ? 3
-                                   : kTaps == kFewTaps     ? 6
+                                   : kTaps == kFewTaps     ? sizeof(scalar_t) == 4 || kHopperOrNewer ? 6 : 5
                                    : sizeof(scalar_t) == 4 ? 5
                                                            : 4;
 

@@ -354,7 +354,7 @@ __global__ void __launch_bounds__(32 * kTileWarps, kTiledMinBlocks<scalar_t, kOu
 
 // A thread's outputs lie a warp apart, so that neighbours read and write neighbours.
 template <typename scalar_t>
-__global__ void __launch_bounds__(32 * kTileWarps, kSpreadMinBlocks)
+__global__ void __launch_bounds__(32 * kTileWarps, kSpreadMinBlocks<scalar_t>)
     conv1d_spread_kernel(const __grid_constant__ Conv1dTiles p) {
   using acc_t = conv1d_acc_t<scalar_t>;
   extern __shared__ __align__(16) unsigned char shared[];

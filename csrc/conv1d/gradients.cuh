@@ -145,6 +145,25 @@ __device__ void add_gradients(acc_t (&grads)[kRun], acc_t (&of_taps)[kTaps], con
   (add_four(std::integral_constant<int, kTurns>()), ...);
 }
 
+// A thread's part of a tap's sum over some tiles, without the zeros beyond the ends of grad_output: these meet inputs
+// that did not go into any output by this tap, and zero times infinity is NaN.
+template <typename scalar_t>
+__device__ __noinline__ conv1d_acc_t<scalar_t> add_products(const Conv1dGradientTiles& p, int64_t channel,
+                                                            uint32_t first_tile, uint32_t tiles, int tap) {
+  using acc_t = conv1d_acc_t<scalar_t>;
+  acc_t total = 0;
+  for (uint32_t i = first_tile; i < min(first_tile + tiles, p.all_tiles); ++i) {
+    const GradientWalk<scalar_t> tile(p, channel, i);
+    const int first = tile.first(p);
+    for (int j = first + threadIdx.x; j < first + p.tile_outputs; j += kGradientThreads) {
+      const int output = j - p.padding + tap;
+      if (!tile.input.has(j) || !tile.grad_output.has(output)) continue;
+      total += convert<acc_t>(tile.input.at(j)) * convert<acc_t>(tile.grad_output.at(output));
+    }
+  }
+  return total;
+}
+
 template <typename scalar_t, int kTaps>
 __global__ void __launch_bounds__(kGradientThreads, kGradientMinBlocks<scalar_t, kTaps>)
     conv1d_gradients_kernel(const __grid_constant__ Conv1dGradientTiles p) {
@@ -201,9 +220,22 @@ __global__ void __launch_bounds__(kGradientThreads, kGradientMinBlocks<scalar_t,
     }
   }
   __syncthreads();
+  const auto sum_of_warps = [&](int i) {
+    acc_t total = 0;
+    for (int warp = 0; warp < kWarps; ++warp) total += of_warps[i][warp];
+    return total;
+  };
+  acc_t sum = threadIdx.x < p.taps ? sum_of_warps(threadIdx.x) : acc_t{0};
+  for (int i = 0; i < p.taps; ++i) {
+    if (isfinite(sum_of_warps(i))) continue;
+    const uint32_t first_tile = piece * groups * p.tiles_of_group;
+    const acc_t products = sum_of_warp(add_products<scalar_t>(p, channel, first_tile, groups * p.tiles_of_group, i));
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) of_warps[i][threadIdx.x / 32] = products;
+    __syncthreads();
+    if (threadIdx.x == i) sum = sum_of_warps(i);
+  }
   if (threadIdx.x >= p.taps) return;
-  acc_t sum = 0;
-  for (int warp = 0; warp < kWarps; ++warp) sum += of_warps[threadIdx.x][warp];
   const int64_t at = channel * int64_t{p.taps} + p.taps - 1 - threadIdx.x;
   if (p.pieces == 1) {
     static_cast<scalar_t*>(p.grad_weight)[at] = convert<scalar_t>(sum);

@@ -44,6 +44,8 @@ struct Row {
 
   __device__ bool has(int position) const { return static_cast<unsigned>(position) < static_cast<unsigned>(size); }
 
+  __device__ scalar_t at(int position) const { return __ldg(data + position * stride); }
+
   // How far `position` is beyond a 16-byte boundary, in elements.
   __device__ int misaligned(int position) const {
     return static_cast<int>(reinterpret_cast<uintptr_t>(data) / sizeof(scalar_t) + position) &

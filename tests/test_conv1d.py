@@ -217,6 +217,22 @@ def test_gradients_of_random_problems(device, dtype, seed):
         torch.backends.cudnn.allow_tf32 = tf32
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("value", [float("inf"), float("nan")], ids=str)
+def test_an_infinite_input_spoils_the_gradients_of_its_own_taps_alone(device, dtype, value):
+    x, w = random_values((2, 3, 40), dtype, device), random_bank((3, 1, 5), dtype, device)
+    x[0, 1, 39] = value  # read by the last tap alone, for the last output
+    x[1, 2, 0] = value  # by the first one
+    x, w = x.requires_grad_(), w.requires_grad_()
+    out = cudamem_ops.conv1d(x, w, groups=3)
+    grad = random_values(out.shape, dtype, device)
+    of_input, of_weight = torch.autograd.grad(out, (x, w), grad)
+    spoilt = torch.zeros(3, 1, 5, dtype=torch.bool)
+    spoilt[1, 0, 4] = spoilt[2, 0, 0] = True
+    assert of_input.isfinite().all()
+    assert torch.equal(~of_weight.isfinite().cpu(), spoilt)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("shape", "channels"), [((3, 1, 70_001), 1), ((8, 64, 1000), 64)], ids=str)
 def test_gradients_have_the_same_bits_each_time(cuda, dtype, shape, channels):

@@ -12,10 +12,10 @@ constexpr const char* kConv1dVariants[] = {"global", "readonly", "shared", "cons
 constexpr int64_t kConstantBankBytes = 65536;  // all the __constant__ memory that a CUDA module has
 
 struct Conv1dProblem {
-  const void* input;   // [batch, groups * channels_per_group, in_length], any strides
-  const void* weight;  // [groups * channels_out_per_group, channels_per_group, taps], contiguous
-  const void* bias;    // [groups * channels_out_per_group], contiguous, or null
-  void* output;        // [batch, groups * channels_out_per_group, out_length], contiguous
+  const void* input = nullptr;   // [batch, groups * channels_per_group, in_length], any strides
+  const void* weight = nullptr;  // [groups * channels_out_per_group, channels_per_group, taps], contiguous
+  const void* bias = nullptr;    // [groups * channels_out_per_group], contiguous, or null
+  void* output = nullptr;        // [batch, groups * channels_out_per_group, out_length], contiguous
   int64_t batch, out_channels, channels_per_group, channels_out_per_group;
   int64_t in_length, out_length, taps;
   int64_t batch_stride, channel_stride, length_stride;  // of the input, in elements

@@ -71,8 +71,8 @@ struct Conv1dTile {
     filter = block * kFilters;
     row = {static_cast<const scalar_t*>(p.input) + batch * p.batch_stride + group * p.group_stride, p.in_length,
            p.length_stride};
-    const uint32_t out_row = (batch * p.groups.divisor + group) * p.filters + filter;
-    output = static_cast<scalar_t*>(p.output) + out_row * static_cast<int64_t>(p.out_length);
+    const int64_t out_row = int64_t{batch * p.groups.divisor + group} * p.filters + filter;
+    output = static_cast<scalar_t*>(p.output) + out_row * p.out_length;
     first = static_cast<int>(stretch) * p.tile_outputs;
     if constexpr (kOutputBytes > 0) {
       first -= static_cast<int>(reinterpret_cast<uintptr_t>(output) % kOutputBytes / sizeof(scalar_t));
@@ -89,7 +89,7 @@ struct Conv1dTile {
   __device__ int first_input() const { return first * p.stride - p.padding; }
   __device__ acc_t bias(int f) const {
     const bool has = p.bias != nullptr && filter + f < p.filters;
-    const auto* bias = static_cast<const scalar_t*>(p.bias) + group * p.filters + filter + f;
+    const auto* bias = static_cast<const scalar_t*>(p.bias) + (int64_t{group} * p.filters + filter + f);
     return has ? convert<acc_t>(__ldg(bias)) : acc_t{0};
   }
 

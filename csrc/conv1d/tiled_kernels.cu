@@ -43,18 +43,26 @@ struct TiledKernels {
   }
 };
 
-// Whether the current device multiplies matrices of both half types, which compute capability 7.5 does not.
+// Whether the code for the current device multiplies matrices, which that for compute capability 7.5 does not: also
+// not where a newer device runs it, from PTX.
+template <typename scalar_t>
 bool has_tensor_cores() {
   constexpr int kMaxDevices = 64;  // that are remembered
   static std::atomic<int> known[kMaxDevices];
-  int device = 0, major = 0;
+  int device = 0, version = 0;
   cudaGetDevice(&device);
-  if (device < kMaxDevices) major = known[device].load(std::memory_order_relaxed);
-  if (major == 0) {
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    if (device < kMaxDevices) known[device].store(major, std::memory_order_relaxed);
+  if (device < kMaxDevices) version = known[device].load(std::memory_order_relaxed);
+  if (version == 0) {
+    cudaFuncAttributes attributes;
+    const auto kernel = reinterpret_cast<const void*>(TiledKernels<scalar_t>::template tensor<kFewSteps>());
+    if (cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess) {
+      cudaGetLastError();  // the launch that follows says what is wrong
+      return false;
+    }
+    version = attributes.ptxVersion;
+    if (device < kMaxDevices) known[device].store(version, std::memory_order_relaxed);
   }
-  return major >= 8;
+  return version >= 80;
 }
 
 template <typename scalar_t>
@@ -75,7 +83,7 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   const bool spread = problem.stride != 1 || problem.dilation != 1;
   const bool dense = !spread && problem.channels_out_per_group > 1 && Kernels::dense() != nullptr;
   const bool tensor = !spread && kHalf<scalar_t> && problem.channels_per_group == 1 &&
-                      problem.taps <= kTensorTaps<kManySteps> && has_tensor_cores();
+                      problem.taps <= kTensorTaps<kManySteps> && has_tensor_cores<scalar_t>();
   const int steps = problem.taps <= kTensorTaps<kFewSteps> ? kFewSteps : kManySteps;
   const bool short_rows =
       !spread && !dense && Kernels::short_rows() != nullptr && problem.out_length <= 32 * kShortRowOutputs;
@@ -98,10 +106,11 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   const auto aligned = [&](int64_t stride) { return stride % kElems == 0; };
   const bool of_outputs = spread || kHalf<scalar_t>;
   const int64_t granule = tensor ? kTensorAlignBytes / kBytes : of_outputs ? kTileAlignBytes / kBytes : kElems;
-  const bool aligned_rows = of_outputs
-                                ? problem.out_length % granule == 0
-                                : reinterpret_cast<uintptr_t>(problem.input) % 16 == 0 && aligned(problem.padding) &&
-                                      aligned(problem.batch_stride) && aligned(problem.channel_stride);
+  const bool aligned_rows =
+      of_outputs
+          ? problem.out_length % granule == 0 && reinterpret_cast<uintptr_t>(problem.output) % (granule * kBytes) == 0
+          : reinterpret_cast<uintptr_t>(problem.input) % 16 == 0 && aligned(problem.padding) &&
+                aligned(problem.batch_stride) && aligned(problem.channel_stride);
   const int64_t reach = problem.out_length + (aligned_rows ? 0 : granule - 1);
   p.padded_taps = static_cast<int>(rounded(problem.taps, 4));
   const int64_t taps_bytes = rounded(problem.channels_per_group * p.padded_taps * filters_at_once * kAccBytes, 16);

@@ -208,10 +208,14 @@ def test_gradients_of_random_problems(device, dtype, seed):
                 of_reference = torch.autograd.grad(wanted, wide, seed_grad.abs() if absolute else seed_grad)
                 if not absolute:
                     want = of_reference
+            own = (
+                x.is_cuda and w.size(1) == 1 and w.size(0) == x.size(1) and args[0] == args[2] == 1 and w.size(2) <= 32
+            )
+            roundings = 2 if own or dtype not in HALVES else 16  # ATen may round halves on the way
             terms = out.numel() + w.size(1) * w.size(2)
             for g, exact, magnitude in zip(got, want, of_reference, strict=True):
                 steps = min(terms, 64 + 8 * terms**0.5)  # rounding errors of a long sum seldom point one way
-                limit = steps * epsilon(accumulator(dtype)) * magnitude + 2 * epsilon(dtype) * magnitude
+                limit = (steps * epsilon(accumulator(dtype)) + roundings * epsilon(dtype)) * magnitude
                 assert_within(g, exact, limit + torch.finfo(dtype).tiny)
     finally:
         torch.backends.cudnn.allow_tf32 = tf32

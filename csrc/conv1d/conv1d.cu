@@ -101,9 +101,9 @@ cudaError_t launch(Conv1dVariant variant, const Conv1dProblem& problem, cudaStre
 }
 
 template <typename scalar_t>
-void add_entries(std::vector<KernelEntry>& entries, const char* dtype) {
+void add_entries(std::vector<KernelEntry>& entries) {
   auto add = [&](const char* variant, const void* kernel) {
-    entries.push_back({std::string("conv1d_") + variant + "<" + dtype + ">", kernel, kConv1dMaxThreads});
+    entries.push_back({std::string("conv1d_") + variant + "<" + kTypeName<scalar_t> + ">", kernel, kConv1dMaxThreads});
   };
   add("global", reinterpret_cast<const void*>(conv1d_direct_kernel<scalar_t, FromGlobal<scalar_t>>));
   add("readonly", reinterpret_cast<const void*>(conv1d_direct_kernel<scalar_t, FromReadonly<scalar_t>>));
@@ -128,26 +128,12 @@ const char* conv1d_illegal(Conv1dVariant variant, const Conv1dProblem& problem, 
 }
 
 cudaError_t launch_conv1d(Conv1dVariant variant, const Conv1dProblem& problem, cudaStream_t stream) {
-  switch (problem.dtype) {
-    case DType::kFloat16:
-      return launch<__half>(variant, problem, stream);
-    case DType::kBFloat16:
-      return launch<__nv_bfloat16>(variant, problem, stream);
-    case DType::kFloat32:
-      return launch<float>(variant, problem, stream);
-    case DType::kFloat64:
-      return launch<double>(variant, problem, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return with_type(problem.dtype, [&](auto type) { return launch<decltype(type)>(variant, problem, stream); });
 }
 
 std::vector<KernelEntry> conv1d_kernels() {
   std::vector<KernelEntry> entries;
-  add_entries<__half>(entries, "float16");
-  add_entries<__nv_bfloat16>(entries, "bfloat16");
-  add_entries<float>(entries, "float32");
-  add_entries<double>(entries, "float64");
+  for_each_type([&](auto type) { add_entries<decltype(type)>(entries); });
   for (const auto& more : {conv1d_tiled_kernel_entries(), conv1d_gradient_kernel_entries()}) {
     entries.insert(entries.end(), more.begin(), more.end());
   }

@@ -15,7 +15,7 @@
 #include "common/device.cuh"
 #include "conv1d/conv1d.h"
 #include "conv1d/policy.h"
-#include "conv1d/staging.cuh"
+#include "conv1d/types.cuh"
 
 namespace cudamem {
 

@@ -227,6 +227,10 @@ void check_conv1d_backward(const Tensor& grad_output, const Tensor& input, const
               grad_output.scalar_type(), ") and input type (", input.scalar_type(), ") should be the same");
 }
 
+Tensor bias_gradient(const Tensor& grad_output) {
+  return grad_output.dim() == 3 ? grad_output.sum({0, 2}) : grad_output.sum(1);
+}
+
 // The gradients that output_mask asks for; the others are undefined tensors. By ATen's operators, so that transforms
 // can differentiate through it.
 Gradients conv1d_backward_aten(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
@@ -238,7 +242,7 @@ Gradients conv1d_backward_aten(const Tensor& grad_output, const Tensor& input, c
   if (input.sym_numel() == 0) {
     if (output_mask[0]) grad_input = at::zeros_symint(input.sym_sizes(), input.options());
     if (output_mask[1]) grad_weight = at::zeros_symint(weight.sym_sizes(), weight.options());
-    if (output_mask[2]) grad_bias = grad_output.movedim(-2, 0).flatten(1).sum(1);
+    if (output_mask[2]) grad_bias = bias_gradient(grad_output);
     return grads;
   }
   const bool batched = input.dim() == 3;
@@ -251,9 +255,10 @@ Gradients conv1d_backward_aten(const Tensor& grad_output, const Tensor& input, c
   return grads;
 }
 
-Gradients conv1d_backward_cpu(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
-                              SymIntArrayRef stride, SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups,
-                              std::array<bool, 3> output_mask) {
+// The same with plain strides: all that runs on the CPU, and on CUDA what has no kernel.
+Gradients conv1d_backward_plain(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
+                                SymIntArrayRef stride, SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups,
+                                std::array<bool, 3> output_mask) {
   Gradients grads =
       conv1d_backward_aten(grad_output, input, weight, stride, padding, dilation, std::move(groups), output_mask);
   auto& [grad_input, grad_weight, grad_bias] = grads;
@@ -267,10 +272,6 @@ Gradients conv1d_backward_cpu(const Tensor& grad_output, const Tensor& input, co
 bool gradients_in_one_pass(const Tensor& grad_output, const Tensor& input, const Tensor& weight, const Conv1dProblem& p,
                            bool wants_input, Gradients& grads) {
   if (p.channels_per_group != 1 || p.channels_out_per_group != 1 || p.stride != 1 || p.dilation != 1) return false;
-  const Tensor dense = weight.contiguous();
-  // Samples that do not follow each other would be fetched one by one.
-  const Tensor outputs = grad_output.stride(-1) == 1 ? grad_output : grad_output.contiguous();
-  const Tensor inputs = input.stride(-1) == 1 ? input : input.contiguous();
   Conv1dGradients g;
   g.batch = p.batch;
   g.channels = p.out_channels;
@@ -280,6 +281,10 @@ bool gradients_in_one_pass(const Tensor& grad_output, const Tensor& input, const
   g.padding = p.padding;
   g.dtype = p.dtype;
   if (!conv1d_gradients_take(g)) return false;
+  const Tensor dense = weight.contiguous();
+  // Samples that do not follow each other would be fetched one by one.
+  const Tensor outputs = grad_output.stride(-1) == 1 ? grad_output : grad_output.contiguous();
+  const Tensor inputs = input.stride(-1) == 1 ? input : input.contiguous();
   const auto set_strides = [](int64_t (&strides)[3], const Tensor& t) {
     strides[0] = t.dim() == 3 ? t.stride(0) : 0;
     strides[1] = t.stride(-2);
@@ -344,13 +349,13 @@ Gradients conv1d_backward_cuda(const Tensor& grad_output, const Tensor& input, c
     if (left[1] && gradients_in_one_pass(grad_output, input, weight, p, left[0], grads)) left[0] = left[1] = false;
     if (left[0] && gradient_by_convolution(grad_output, weight, p, input, grad_input)) left[0] = false;
     if (left[2] && !left[0] && !left[1]) {
-      grad_bias = grad_output.movedim(-2, 0).flatten(1).sum(1);
+      grad_bias = bias_gradient(grad_output);
       left[2] = false;
     }
   }
   if (!left[0] && !left[1] && !left[2]) return grads;
   const auto [of_input, of_weight, of_bias] =
-      conv1d_backward_cpu(grad_output, input, weight, stride, padding, dilation, std::move(groups), left);
+      conv1d_backward_plain(grad_output, input, weight, stride, padding, dilation, std::move(groups), left);
   if (left[0]) grad_input = of_input;
   if (left[1]) grad_weight = of_weight;
   if (left[2]) grad_bias = of_bias;
@@ -627,7 +632,7 @@ TORCH_LIBRARY_FRAGMENT(cudamem, m) {
 TORCH_LIBRARY_IMPL(cudamem, CPU, m) {
   m.impl("conv1d", TORCH_FN(plain<conv1d_cpu>));
   m.impl("conv1d.variant", TORCH_FN(named<conv1d_cpu>));
-  m.impl("conv1d_backward", TORCH_FN(conv1d_backward_cpu));
+  m.impl("conv1d_backward", TORCH_FN(conv1d_backward_plain));
 }
 TORCH_LIBRARY_IMPL(cudamem, CUDA, m) {
   m.impl("conv1d", CUDAMEM_CUDA_FN(plain<conv1d_cuda>));

@@ -81,28 +81,14 @@ cudaError_t launch(const Conv1dGradients& problem, void* scratch, cudaStream_t s
 }
 
 template <typename scalar_t>
-void add_entries(std::vector<KernelEntry>& entries, const std::string& dtype) {
+void add_entries(std::vector<KernelEntry>& entries) {
+  const std::string dtype = kTypeName<scalar_t>;
   for (int taps : {kFewTaps, kMostTaps}) {
     entries.push_back({"conv1d_gradients<" + dtype + ", " + std::to_string(taps) + " taps>",
                        reinterpret_cast<const void*>(kernel_for<scalar_t>(taps)), kGradientThreads});
   }
   entries.push_back(
       {"conv1d_finish<" + dtype + ">", reinterpret_cast<const void*>(conv1d_finish_kernel<scalar_t>), kFinishThreads});
-}
-
-// Calls `function` with a value of the element type.
-template <typename Function>
-auto with_type(DType dtype, Function function) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return function(__half{});
-    case DType::kBFloat16:
-      return function(__nv_bfloat16{});
-    case DType::kFloat32:
-      return function(0.0f);
-    default:
-      return function(0.0);
-  }
 }
 
 }  // namespace
@@ -126,10 +112,7 @@ cudaError_t launch_conv1d_gradients(const Conv1dGradients& problem, void* scratc
 
 std::vector<KernelEntry> conv1d_gradient_kernel_entries() {
   std::vector<KernelEntry> entries;
-  add_entries<__half>(entries, "float16");
-  add_entries<__nv_bfloat16>(entries, "bfloat16");
-  add_entries<float>(entries, "float32");
-  add_entries<double>(entries, "float64");
+  for_each_type([&](auto type) { add_entries<decltype(type)>(entries); });
   return entries;
 }
 

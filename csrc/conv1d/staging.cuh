@@ -3,12 +3,9 @@
 
 #include "common/device.cuh"
 #include "conv1d/policy.h"
+#include "conv1d/types.cuh"
 
 namespace cudamem {
-
-// Half types add up in float32.
-template <typename scalar_t>
-using conv1d_acc_t = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
 
 template <typename scalar_t>
 constexpr int kVectorElems = 16 / sizeof(scalar_t);

@@ -7,12 +7,11 @@
 //   output[16 * m + n] = sum over p of  signal[16 * m + p] * right[p][n],   right[p][n] = tap[p - n]
 //
 // Of its multiplications, one in three to six counts, and that is still an eighth of the instructions: the kernel runs
-// at the speed of memory up to kMostTensorTaps taps. Products are exact and are added in float32.
+// at the speed of memory up to kTensorTaps of them. Products are exact and are added in float32.
 //
 // Traffic: as in `tiled.cuh`.
-// Hazard:  the zeros beside the diagonals meet samples that are not theirs, and zero times infinity is NaN. Where a
-// warp
-//          finds NaN in its results, it computes them again, one by one.
+// Hazard:  the zeros beside the diagonals meet samples that are not theirs, and zero times infinity is NaN. A
+//          warp that finds NaN in its results computes them again, one by one.
 // Source:  NVIDIA, PTX ISA, "Matrix Fragments for mma.m16n8k16" and "ldmatrix".
 #pragma once
 

@@ -171,22 +171,12 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
 }
 
 TiledPlan plan_tiled(const Conv1dProblem& problem) {
-  switch (problem.dtype) {
-    case DType::kFloat16:
-      return plan_of<__half>(problem);
-    case DType::kBFloat16:
-      return plan_of<__nv_bfloat16>(problem);
-    case DType::kFloat32:
-      return plan_of<float>(problem);
-    case DType::kFloat64:
-      return plan_of<double>(problem);
-    default:
-      return {};
-  }
+  return with_type(problem.dtype, [&](auto type) { return plan_of<decltype(type)>(problem); });
 }
 
 template <typename scalar_t>
-void add_entries(std::vector<KernelEntry>& entries, const std::string& dtype) {
+void add_entries(std::vector<KernelEntry>& entries) {
+  const std::string dtype = kTypeName<scalar_t>;
   const auto add = [&](const std::string& name, TiledKernel kernel) {
     if (kernel != nullptr) entries.push_back({name, reinterpret_cast<const void*>(kernel), 32 * kTileWarps});
   };
@@ -213,10 +203,7 @@ cudaError_t launch_conv1d_tiled(const Conv1dProblem& problem, cudaStream_t strea
 
 std::vector<KernelEntry> conv1d_tiled_kernel_entries() {
   std::vector<KernelEntry> entries;
-  add_entries<__half>(entries, "float16");
-  add_entries<__nv_bfloat16>(entries, "bfloat16");
-  add_entries<float>(entries, "float32");
-  add_entries<double>(entries, "float64");
+  for_each_type([&](auto type) { add_entries<decltype(type)>(entries); });
   return entries;
 }
 

@@ -228,7 +228,7 @@ void check_conv1d_backward(const Tensor& grad_output, const Tensor& input, const
 }
 
 Tensor bias_gradient(const Tensor& grad_output) {
-  return grad_output.dim() == 3 ? grad_output.sum({0, 2}) : grad_output.sum(1);
+  return grad_output.dim() == 3 ? grad_output.sum(at::IntArrayRef{0, 2}) : grad_output.sum(1);
 }
 
 // The gradients that output_mask asks for; the others are undefined tensors. By ATen's operators, so that transforms

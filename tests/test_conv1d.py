@@ -327,16 +327,30 @@ def test_integers_and_zeros_are_exact(device, variant):
 
 @every_variant
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_nan_and_infinity_stay_in_their_windows(device, variant, dtype):
+@pytest.mark.parametrize("taps", [3, 40, 100])
+def test_nan_and_infinity_stay_in_their_windows(device, variant, dtype, taps):
     if device == "cpu" and dtype.itemsize == 2:
         pytest.skip("ATen's kernels multiply their padding by zero on some CPUs")
-    x, w = torch.zeros(1, 1, 300, dtype=dtype, device=device), torch.ones(1, 1, 3, dtype=dtype, device=device)
+    x, w = torch.zeros(1, 1, 300, dtype=dtype, device=device), torch.ones(1, 1, taps, dtype=dtype, device=device)
     for value in (float("nan"), float("inf"), -float("inf")):
-        x[0, 0, 100] = value
+        x[0, 0, 150] = value
         got = cudamem_ops.conv1d(x, w, variant=variant)[0, 0].cpu()
-        want = torch.zeros(298, dtype=dtype)
-        want[98:101] = value
+        want = torch.zeros(301 - taps, dtype=dtype)
+        want[151 - taps : 151] = value
         torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
+@every_variant
+@pytest.mark.parametrize(
+    ("scale", "of_weight"), [(1e-36, 1e8), (1e-36, 1e32), (1e30, 1e-36), (1e-25, 1.0), (3.4028e38, 1e-3), (1e-3, 1e38)]
+)
+def test_the_whole_range_of_float32(device, variant, scale, of_weight):
+    """Numbers whose last bits lie below float32's range, or that a rounding would carry beyond it, and silence."""
+    x = torch.rand(2, 1, 3000, device=device) * scale
+    x[0, :, 500:2000], x[1, :, 1500] = 0, scale
+    for taps in (3, 100):
+        w = random_values((1, 1, taps), torch.float32, device) / (4 * taps) * of_weight
+        check(x, w, None, 1, taps // 2, variant=variant)
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX], ids=str)

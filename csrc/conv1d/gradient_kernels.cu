@@ -33,8 +33,16 @@ GradientPlan plan_of(const Conv1dGradients& problem) {
   p.channels = problem.channels;
   p.taps = static_cast<int>(problem.taps);
 
+  // A row's first tile starts at a sector (see GradientWalk::first).
   constexpr int64_t kSector = kTileAlignBytes / sizeof(scalar_t);
-  const int64_t reach = problem.in_length + kSector - 1;  // a row's first tile starts at a sector
+  const auto at_sector = [&](const void* data, int64_t batch_stride, int64_t channel_stride) {
+    return reinterpret_cast<uintptr_t>(data) % kTileAlignBytes == 0 && batch_stride % kSector == 0 &&
+           channel_stride % kSector == 0;
+  };
+  const bool aligned_rows = problem.grad_input != nullptr
+                                ? at_sector(problem.grad_input, 0, problem.in_length)
+                                : at_sector(problem.input, problem.input_strides[0], problem.input_strides[1]);
+  const int64_t reach = problem.in_length + (aligned_rows ? 0 : kSector - 1);
   int64_t threads = 32;
   while (threads < kGradientThreads && threads * kRun < reach) threads *= 2;
   p.threads_log2 = 0;

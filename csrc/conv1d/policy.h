@@ -16,32 +16,47 @@ constexpr int kConv1dStage = 1024;   // coefficients in shared memory at a time
 constexpr int kTileWarps = 2;            // of a block; each works alone
 constexpr int kTileMaxBytes = 48 << 10;  // of shared memory, what every GPU gives without being asked
 constexpr int kTileAlignBytes = 32;      // where tiles of outputs start: at whole sectors
-// Outputs of a float32 thread: odd numbers of quads, so that the threads of a warp meet different banks. More are
-// faster (17 taps: 130 us against 144), but in a row that even fewer fill no more than once (rows of 200: 47 us, 40).
-constexpr int kFloatOutputs = 20, kShortRowOutputs = 12;
-constexpr int kManyFilters = 8;    // that a thread of a dense bank computes at once
-constexpr int kSpreadOutputs = 8;  // of a thread, where taps or outputs lie apart
+// Outputs of a float32 thread: an odd number of quads, so that the threads of a warp meet different banks. More are
+// faster (17 taps: 130 us against 144), but in a row that fewer fill no more than once.
+constexpr int kFloatOutputs = 20, kShortRowOutputs = 8;
+constexpr int kManyFilters = 8;                           // that a thread of a dense bank computes at once
+constexpr int kDilatedOutputs = 16, kStridedOutputs = 8;  // of a thread, where taps or outputs lie apart
 
-// Blocks of a multiprocessor, for whose sake the compiler saves registers.
-template <typename scalar_t, int kOutputs, int kFilters>
-constexpr int kTiledMinBlocks = kFilters > 1                ? 10
-                                : kOutputs == kFloatOutputs ? 12
-                                                            : 16;
-template <typename scalar_t>
-constexpr int kSpreadMinBlocks = sizeof(scalar_t) == 8 ? 12 : 16;
+// Blocks of a multiprocessor, for whose sake the compiler saves registers: as many as do not make it spill.
+constexpr int kManyBlocks = kHopperOrNewer ? 20 : 16;
+template <typename scalar_t, int kOutputs, int kFilters, bool kAligned>
+constexpr int kTiledMinBlocks = kFilters > 1                                            ? 10
+                                : kOutputs == kFloatOutputs                             ? kAligned ? 14 : 12
+                                : sizeof(scalar_t) == 4 && kOutputs == kShortRowOutputs ? kManyBlocks
+                                                                                        : 16;
+template <typename scalar_t, int kOutputs>
+constexpr int kSpreadMinBlocks = sizeof(scalar_t) == 8         ? kOutputs == kDilatedOutputs ? 6 : 12
+                                 : kOutputs == kDilatedOutputs ? 14
+                                                               : kManyBlocks;
 
-// Tensor cores: in steps of 16 samples they reach so many taps, since the first 15 samples belong to other outputs of a
-// row and up to 7 come early.
-template <int kSteps>
-constexpr int kTensorTaps = 16 * kSteps - 22;
-constexpr int kFewSteps = 2, kManySteps = 4;
+// Tensor cores, halves.
+constexpr int kTensorTaps = 42;        // at most: four steps of 16 samples, less 15 of a row and 7 that come early
 constexpr int kTensorTapsBefore = 24;  // zeros
-template <int kSteps>
-constexpr int kTensorTapsRoom = kTensorTapsBefore + 16 * kSteps;
-constexpr int kTensorAlignBytes = 8;  // of a thread's stores
+constexpr int kTensorAlignBytes = 8;   // of a thread's stores
 constexpr int kTensorMinBlocks = 16;
 constexpr int kTensorLoads = 5;       // of a thread at once, 16 bytes each
 constexpr int64_t kTensorRounds = 4;  // of 256 outputs; 2 are a third slower, 8 a fifth (bfloat16, 9 and 31 taps)
+
+// Tensor cores, float32: on compute capability 8.0 and 9.0, where they multiply TF32 numbers 8 and 7 times as fast as
+// other units multiply float32. On others it is twice or less, and three products for one do not pay.
+constexpr bool is_split_version(int version) { return version == 80 || version == 90; }
+#if defined(__CUDA_ARCH__)
+constexpr bool kSplitHere = is_split_version(__CUDA_ARCH__ / 10);
+#else
+constexpr bool kSplitHere = false;
+#endif
+constexpr int kSplitTaps = 64;        // from so many on: 129 take 316 us, 380 without tensor cores; 31 178, 154 without
+constexpr int kSplitTapsBefore = 12;  // zeros
+constexpr int kSplitBlocks = 8;       // of 8 outputs, in a row of the left factor
+constexpr int kSplitMinBlocks = kHopperOrNewer ? 8 : 6;
+// Parts of a float32 that lie below its least normal number are lost. Of a tap no less than kSplitTiny, none is; and a
+// sample's, times taps up to kSplitHuge, do not show in a result of kSplitLeast.
+constexpr float kSplitTiny = 0x1p-102f, kSplitHuge = 0x1p30f, kSplitLeast = 0x1p-60f;
 
 // Gradients.
 constexpr int kGradientThreads = 128;

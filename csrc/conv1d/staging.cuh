@@ -125,42 +125,85 @@ __device__ void stage(scalar_t* tile, const Row<scalar_t>& row, int position, in
   }
 }
 
-// The same for one warp and without asynchronous copies: kLoads of a lane's vectors are under way at once, in
-// registers.
-template <bool kFromBoundary, int kLoads, typename scalar_t>
+// Kept in a register as it is, so that accesses near it differ by constants in their instructions.
+template <typename T>
+__device__ T* opaque(T* global) {
+  asm("" : "+l"(global));
+  return global;
+}
+__device__ inline int opaque(int value) {
+  asm("" : "+r"(value));
+  return value;
+}
+
+// The elements of a row's ends that fill no 16-byte vector, of a tile of `count` that begins at a boundary, at
+// `position`: function(element of the row, of the tile).
+template <typename scalar_t, typename Function>
+__device__ void for_each_end(const Row<scalar_t>& row, int position, int count, int lane, Function function) {
+  constexpr int kElems = kVectorElems<scalar_t>;
+  const int head = -row.misaligned(0) & (kElems - 1), tail = row.misaligned(row.size);
+  if ((head | tail) == 0) return;
+  __syncwarp();
+  // The first kElems lanes look at the row's first elements, the next ones at its last.
+  const bool of_head = lane < kElems;
+  const int element = of_head ? lane : row.size - 2 * kElems + lane, i = element - position;
+  const bool wanted = of_head ? lane < head : lane < 2 * kElems && lane >= 2 * kElems - tail;
+  if (wanted && row.has(element) && i >= 0 && i < count) function(element, i);
+}
+
+// Where the 16-byte vectors of a tile lie: as they come.
+struct InOrder {
+  __device__ static uint32_t place(uint32_t vector) { return vector; }
+};
+
+// The same by one warp, from a position at a boundary, and without asynchronous copies: kLoads of a lane's vectors are
+// under way at once, in registers. `count`: whole vectors.
+template <int kLoads, typename Place, typename scalar_t>
 __device__ void stage_by_warp(scalar_t* tile, const Row<scalar_t>& row, int position, int count, int lane) {
   constexpr int kElems = kVectorElems<scalar_t>;
-  if constexpr (kFromBoundary) {
-    const int early = row.early(position);
-    position -= early;
-    count += early;
-  }
-  count = (count + kElems - 1) & -kElems;
-  if (row.stride != 1 || position < 0 || position > row.size - count) {
-    stage_any(tile, row, position, count, lane, 32);
-    wait_for_copies();
+  if (row.stride != 1) {
+#pragma unroll 1
+    for (int i = lane; i < count; i += 32) {
+      tile[i] = row.has(position + i) ? row.at(position + i) : convert<scalar_t>(0.0f);
+    }
     return;
   }
-  const scalar_t* const source = row.data + position;
-  if (row.misaligned(position) != 0) {
-#pragma unroll 4
-    for (int i = lane; i < count; i += 32) tile[i] = __ldg(source + i);
+  const int at = position + lane * kElems;
+  const auto* from = opaque(reinterpret_cast<const uint4*>(row.data + at));
+  auto* const to = reinterpret_cast<uint4*>(tile);
+  const int left = count / kElems - lane;
+  if (position >= 0 && position <= row.size - count) {
+    uint4 vectors[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      if (32 * i < left) vectors[i] = __ldg(from + 32 * i);
+    }
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      if (32 * i < left) to[Place::place(lane + 32 * i)] = vectors[i];
+    }
+#pragma unroll 1
+    for (int i = 32 * kLoads; i < left; i += 32) to[Place::place(lane + i)] = __ldg(from + i);
     return;
   }
-  const auto* from = reinterpret_cast<const uint4*>(source) + lane;
-  auto* to = reinterpret_cast<uint4*>(tile) + lane;
-  int left = count / kElems - lane;
+  // Zeros for what lies beyond the row's ends.
+  const auto within = [&](int i) { return at + i * kElems >= 0 && at + i * kElems <= row.size - kElems; };
   uint4 vectors[kLoads];
 #pragma unroll
   for (int i = 0; i < kLoads; ++i) {
-    if (32 * i < left) vectors[i] = __ldg(from + 32 * i);
+    vectors[i] = {};
+    if (within(32 * i)) vectors[i] = __ldg(from + 32 * i);
   }
 #pragma unroll
   for (int i = 0; i < kLoads; ++i) {
-    if (32 * i < left) to[32 * i] = vectors[i];
+    if (32 * i < left) to[Place::place(lane + 32 * i)] = vectors[i];
   }
 #pragma unroll 1
-  for (int i = 32 * kLoads; i < left; i += 32) to[i] = __ldg(from + i);
+  for (int i = 32 * kLoads; i < left; i += 32) to[Place::place(lane + i)] = within(i) ? __ldg(from + i) : uint4{};
+  for_each_end(row, position, count, lane, [&](int element, int i) {
+    const uint32_t place = Place::place(static_cast<uint32_t>(i) / kElems) * kElems + i % kElems;
+    tile[place] = __ldg(row.data + element);
+  });
 }
 
 // The 16 bytes that begin `bytes` (less than 16, even) into two vectors. The branches are the same for all threads.

@@ -59,7 +59,7 @@ struct RightFactor {
   uint32_t blocks[kSteps][2][2];
 
   // `taps` has zeros before and after it; sample `early` is that of the first output's first tap.
-  __device__ void load(const scalar_t* taps, int early) {
+  __device__ void load(const float* taps, int early) {
     const int lane = threadIdx.x % 32, column = lane / 4;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -69,10 +69,9 @@ struct RightFactor {
         for (int half = 0; half < 2; ++half) {
           const int row = 16 * step + 8 * half + 2 * (lane % 4);
           const int output = 4 * (column / 2) + 2 * b + column % 2;
-          const scalar_t* tap = taps + row - output - early;
-          const uint32_t low = *reinterpret_cast<const uint16_t*>(tap),
-                         high = *reinterpret_cast<const uint16_t*>(tap + 1);
-          blocks[step][b][half] = low | high << 16;
+          const float* tap = taps + row - output - early;
+          scalar_t pair[2] = {convert<scalar_t>(tap[0]), convert<scalar_t>(tap[1])};
+          blocks[step][b][half] = *reinterpret_cast<const uint32_t*>(pair);
         }
       }
     }
@@ -83,20 +82,14 @@ template <typename scalar_t, int kSteps>
 __global__ void __launch_bounds__(32 * kTileWarps, kTensorMinBlocks)
     conv1d_tensor_cores_kernel(const __grid_constant__ Conv1dTiles p) {
   extern __shared__ __align__(16) unsigned char shared[];
-  const Conv1dTile<scalar_t, 1, kTensorAlignBytes> tile(p, shared);
+  const Conv1dTile<scalar_t, 1, true, kTensorAlignBytes> tile(p, shared);
   if (!tile.exists) return;
-  tile.template stage<true, kTensorLoads>();
-  // Beyond the samples lie the taps once more, as halves, with the zeros beside the diagonals.
+  tile.template stage<kTensorLoads, kTensorTapsBefore>();
   const int lane = tile.lane;
-  for (int i = lane; i < kTensorTapsRoom<kSteps>; i += 32) {
-    const int tap = i - kTensorTapsBefore;
-    tile.beyond[i] = convert<scalar_t>(tap >= 0 && tap < p.taps ? tile.taps[tap] : 0.0f);
-  }
-  __syncwarp();
   const float bias = tile.bias(0);
-  const int early = tile.row.early(tile.first_input());
+  const float* const taps = tile.taps + kTensorTapsBefore;
   RightFactor<scalar_t, kSteps> right;
-  right.load(tile.beyond + kTensorTapsBefore, early);
+  right.load(taps, tile.early);
 
   const scalar_t* row_of_left = tile.samples + kTensorRow * (lane % 16) + lane / 16 * 8;  // that this thread points to
   for (int outputs = 0; outputs < p.tile_outputs; outputs += kTensorOutputs) {
@@ -122,7 +115,7 @@ __global__ void __launch_bounds__(32 * kTileWarps, kTensorMinBlocks)
           results[i] = bias;
 #pragma unroll 1
           for (int tap = 0; tap < p.taps; ++tap) {
-            results[i] += tile.taps[tap] * convert<float>(tile.samples[at + i + early + tap]);
+            results[i] += taps[tap] * convert<float>(tile.samples[at + i + tile.early + tap]);
           }
         }
       }

@@ -29,8 +29,8 @@ struct Conv1dTiles {
   int64_t batch_stride, group_stride, channel_stride, length_stride;  // of the input, in elements
   int stride, dilation, padding;                                      // negative padding: the input is cut
   int taps, channels, filters;
-  int group_weights, filter_stride, filter_channel_stride;  // of the weight; taps follow each other
-  bool flipped;                                             // the last tap comes first
+  int group_weights, filter_stride, filter_channel_stride;  // of the weight
+  int first_tap, tap_step;                                  // 0 and 1, or in reverse order
 
   // A tile is what a warp computes: the outputs of a stretch by one filter, or by kManyFilters. Tiles are numbered
   // (batch, group, block of filters, stretch), the last running fastest, so that warps which run together work on
@@ -38,95 +38,113 @@ struct Conv1dTiles {
   uint32_t all_tiles;
   Divisor tiles, filter_blocks, groups, divide_taps;
   int tile_outputs;
-  int staged_elems, tile_elems;               // of a channel: samples, and the room they take
-  bool stages_all;                            // of these samples, beyond those that the row's outputs need
-  int padded_taps;                            // a multiple of 4
-  int taps_bytes, samples_bytes, warp_bytes;  // in shared memory: coefficients, samples, and with what else is needed
+  int staged_elems, tile_elems;  // of a channel: samples, and the room they take
+  int taps_room;                 // of a filter and a channel: a multiple of 4
+  int taps_bytes, warp_bytes;    // in shared memory: coefficients, and with the samples
 };
 
-// A warp's tile. Its first output may lie before the row's start: so far that outputs begin at a multiple of
-// kOutputBytes; with 0, that samples begin at a 16-byte boundary.
-template <typename scalar_t, int kFilters, int kOutputBytes>
+// A warp's tile. Its outputs begin at a multiple of kAlignBytes, and may so lie before the row's start. Its samples
+// begin at a multiple of 16 bytes, `early` of them before the first output's first one. kOneChannel: in a group.
+template <typename scalar_t, int kFilters, bool kOneChannel, int kAlignBytes = kTileAlignBytes>
 struct Conv1dTile {
   using acc_t = conv1d_acc_t<scalar_t>;
   const Conv1dTiles& p;
   const int lane;
   bool exists = false;
-  int group, filter;  // the first filter in the group
-  int first;          // output
-  Row<scalar_t> row;  // of the group's first channel
-  scalar_t* output;   // row of the first filter
-  acc_t* taps;        // in shared memory: [channel][padded tap][filter]
-  scalar_t* samples;  // [channel][staged]
-  scalar_t* beyond;   // what else the kernel needs
+  uint32_t group, filter;  // the first filter in the group
+  int first;               // output
+  int first_input, early;  // early: of the group's first channel
+  Row<scalar_t> row;       // the same
+  scalar_t* output;        // row of the first filter
+  acc_t* taps;             // in shared memory: [channel][tap][filter]
+  scalar_t* samples;       // [channel][sample]
 
-  __device__ Conv1dTile(const Conv1dTiles& p, unsigned char* shared) : p(p), lane(threadIdx.x % 32) {
+  __device__ Conv1dTile(const Conv1dTiles& p, unsigned char* shared)
+      : p(p), lane(opaque(static_cast<int>(threadIdx.x % 32))) {
     const uint32_t warp = threadIdx.x / 32;
     uint32_t stretch = blockIdx.x * kTileWarps + warp;
     if (stretch >= p.all_tiles) return;
-    uint32_t row_of_outputs = p.tiles.divide(stretch), block = row_of_outputs;
+    uint32_t out_row = p.tiles.divide(stretch), block = out_row;
     uint32_t in_batch = p.filter_blocks.divide(block);
+    if constexpr (kFilters > 1) out_row = in_batch * p.filters + block * kFilters;
     const uint32_t batch = p.groups.divide(in_batch);
     group = in_batch;
     filter = block * kFilters;
+    output = static_cast<scalar_t*>(p.output) + out_row * static_cast<uint64_t>(p.out_length);
+    first = static_cast<int>(stretch * p.tile_outputs) -
+            static_cast<int>(reinterpret_cast<uintptr_t>(output) % kAlignBytes / sizeof(scalar_t));
+    exists = first < p.out_length;
     row = {static_cast<const scalar_t*>(p.input) + batch * p.batch_stride + group * p.group_stride, p.in_length,
            p.length_stride};
-    const int64_t out_row = int64_t{batch * p.groups.divisor + group} * p.filters + filter;
-    output = static_cast<scalar_t*>(p.output) + out_row * p.out_length;
-    first = static_cast<int>(stretch) * p.tile_outputs;
-    if constexpr (kOutputBytes > 0) {
-      first -= static_cast<int>(reinterpret_cast<uintptr_t>(output) % kOutputBytes / sizeof(scalar_t));
-    } else {
-      first -= row.misaligned(-p.padding);
-    }
-    exists = first < p.out_length;
+    first_input = first * p.stride - p.padding;
+    early = row.early(first_input);
     shared += warp * p.warp_bytes;
     taps = reinterpret_cast<acc_t*>(shared);
     samples = reinterpret_cast<scalar_t*>(shared + p.taps_bytes);
-    beyond = reinterpret_cast<scalar_t*>(shared + p.taps_bytes + p.samples_bytes);
   }
 
-  __device__ int first_input() const { return first * p.stride - p.padding; }
   __device__ acc_t bias(int f) const {
-    const bool has = p.bias != nullptr && filter + f < p.filters;
-    const auto* bias = static_cast<const scalar_t*>(p.bias) + (int64_t{group} * p.filters + filter + f);
-    return has ? convert<acc_t>(__ldg(bias)) : acc_t{0};
+    const bool has = p.bias != nullptr && (kFilters == 1 || filter + f < p.filters);
+    return has ? convert<acc_t>(__ldg(static_cast<const scalar_t*>(p.bias) + (group * p.filters + filter + f)))
+               : acc_t{0};
   }
 
-  // Coefficient `index` of [channel][filter][tap], and its place; 0 for filters past the last.
-  __device__ scalar_t coefficient(uint32_t index, int& at) const {
+  // Coefficient `index` of [channel][filter][tap], 0 for filters past the last, and its place: tap 0 lies at
+  // `taps_before` or, without that, at its channel's `early`.
+  __device__ scalar_t coefficient(uint32_t index, int taps_before, int& at) const {
+    const auto* weight = static_cast<const scalar_t*>(p.weight);
+    if constexpr (kOneChannel && kFilters == 1) {
+      at = (taps_before > 0 ? taps_before : early) + index;
+      weight += int64_t{group * p.filters + filter} * p.taps;
+      return __ldg(weight + (p.first_tap + static_cast<int>(index) * p.tap_step));
+    }
     uint32_t tap = index;
     const uint32_t pair = p.divide_taps.divide(tap);
-    const int f = pair % kFilters, channel = pair / kFilters;
-    at = (channel * p.padded_taps + tap) * kFilters + f;
+    const uint32_t f = pair % kFilters, channel = pair / kFilters;
+    const Row<scalar_t> of_channel{row.data + channel * p.channel_stride, row.size, row.stride};
+    at = (channel * p.taps_room + of_channel.early(first_input) + tap) * kFilters + f;
     if (filter + f >= p.filters) return convert<scalar_t>(0.0f);
-    const int offset = (filter + f) * p.filter_stride + channel * p.filter_channel_stride;
-    const scalar_t* weight = static_cast<const scalar_t*>(p.weight) + group * static_cast<int64_t>(p.group_weights);
-    return __ldg(weight + offset + (p.flipped ? p.taps - 1 - tap : tap));
+    weight += group * int64_t{p.group_weights} + (filter + f) * p.filter_stride + channel * p.filter_channel_stride;
+    return __ldg(weight + (p.first_tap + static_cast<int>(tap) * p.tap_step));
+  }
+
+  // Calls function(samples, taps, early) for each of the group's channels.
+  template <typename Function>
+  __device__ void for_each_channel(Function function) const {
+    if constexpr (kOneChannel) {
+      function(samples, taps, early);
+    } else {
+      Row<scalar_t> of_channel = row;
+      for (int channel = 0; channel < p.channels; ++channel) {
+        function(samples + channel * p.tile_elems, taps + channel * (p.taps_room * kFilters),
+                 of_channel.early(first_input));
+        of_channel.data += p.channel_stride;
+      }
+    }
   }
 
   // Brings samples and coefficients to shared memory, for this warp. kLoads: 16-byte loads of a thread at once.
-  template <bool kFromBoundary, int kLoads>
+  // kTapsBefore: zeros before the first tap, and zeros after the last one; 0: neither.
+  template <int kLoads, int kTapsBefore = 0, typename Place = InOrder>
   __device__ void stage() const {
-    const uint32_t count = p.channels * kFilters * p.taps;
+    const uint32_t count = kOneChannel ? p.taps : p.channels * kFilters * p.taps;
     int at = 0;
     scalar_t mine = convert<scalar_t>(0.0f);  // the first coefficient is under way beside the samples
-    if (lane < count) mine = coefficient(lane, at);
-
-    const int needed = (p.out_length - 1 - first) * p.stride + (p.taps - 1) * p.dilation + 1;
-    const int staged = p.stages_all ? p.staged_elems : min(needed, p.staged_elems);
+    if (lane < count) mine = coefficient(lane, kTapsBefore, at);
+    if constexpr (kTapsBefore > 0) {
+#pragma unroll 1
+      for (int i = lane; i < p.taps_room; i += 32) taps[i] = 0;
+    }
     Row<scalar_t> of_channel = row;
-    scalar_t* target = samples;
-    int channel = p.channels;
-    do {
-      stage_by_warp<kFromBoundary, kLoads>(target, of_channel, first_input(), staged, lane);
+    for_each_channel([&](scalar_t* target, acc_t*, int early) {
+      stage_by_warp<kLoads, Place>(target, of_channel, first_input - early, p.staged_elems, lane);
       of_channel.data += p.channel_stride;
-      target += p.tile_elems;
-    } while (--channel > 0);
-
+    });
+    if constexpr (kTapsBefore > 0) __syncwarp();
     if (lane < count) taps[at] = convert<acc_t>(mine);
+#pragma unroll 1
     for (uint32_t i = lane + 32; i < count; i += 32) {
-      const scalar_t value = coefficient(i, at);
+      const scalar_t value = coefficient(i, kTapsBefore, at);
       taps[at] = convert<acc_t>(value);
     }
     __syncwarp();
@@ -192,10 +210,11 @@ struct SlidingWindow {
   }
 };
 
-// sums[f][r] += coefficient[tap][f] * sample[r + tap], for the first `count` of four taps from 4 * kTurn on.
+// sums[f][r] += coefficient[tap][f] * sample[r + tap], for those of four taps from 4 * kTurn on that lie in [begin,
+// end).
 template <int kTurn, typename scalar_t, int kOutputs, int kFilters, typename acc_t>
 __device__ void add_four_taps(acc_t (&sums)[kFilters][kOutputs], SlidingWindow<scalar_t, kOutputs>& window,
-                              const acc_t* coefficients, int count) {
+                              const acc_t* coefficients, int begin, int end) {
   window.template advance<kTurn>();
   Quad<acc_t> of_taps[kFilters];
 #pragma unroll
@@ -204,7 +223,8 @@ __device__ void add_four_taps(acc_t (&sums)[kFilters][kOutputs], SlidingWindow<s
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    if (i >= count) break;
+    if (i < begin) continue;
+    if (i >= end) break;
 #pragma unroll
     for (int f = 0; f < kFilters; ++f) {
       const acc_t coefficient = of_taps[(i * kFilters + f) / 4].v[(i * kFilters + f) % 4];
@@ -214,23 +234,25 @@ __device__ void add_four_taps(acc_t (&sums)[kFilters][kOutputs], SlidingWindow<s
   }
 }
 
+// The taps [begin, end). begin: less than a 16-byte vector's elements.
 template <typename scalar_t, int kOutputs, int kFilters, typename acc_t, int... kTurns>
 __device__ void add_taps(acc_t (&sums)[kFilters][kOutputs], SlidingWindow<scalar_t, kOutputs>& window,
-                         const acc_t* coefficients, int taps, std::integer_sequence<int, kTurns...>) {
+                         const acc_t* coefficients, int begin, int end, std::integer_sequence<int, kTurns...>) {
   constexpr int kRound = 4 * sizeof...(kTurns);
+  const auto begin_in = [&](int turn) { return 4 * turn < kVectorElems<scalar_t> ? begin - 4 * turn : 0; };
   window.begin();
-  for (; taps >= kRound; taps -= kRound) {
-    (add_four_taps<kTurns>(sums, window, coefficients, 4), ...);
+  for (; end >= kRound; end -= kRound, begin = 0) {
+    (add_four_taps<kTurns>(sums, window, coefficients, begin_in(kTurns), 4), ...);
     window.samples += kRound;
     coefficients += kRound * kFilters;
   }
   const auto add_rest = [&](auto turn) {
     constexpr int kTurn = decltype(turn)::value;
-    const bool whole = taps >= 4 * kTurn + 4;
+    const bool whole = end >= 4 * kTurn + 4;
     if (whole) {
-      add_four_taps<kTurn>(sums, window, coefficients, 4);
-    } else if (taps > 4 * kTurn) {
-      add_four_taps<kTurn>(sums, window, coefficients, taps - 4 * kTurn);
+      add_four_taps<kTurn>(sums, window, coefficients, begin_in(kTurn), 4);
+    } else if (end > 4 * kTurn) {
+      add_four_taps<kTurn>(sums, window, coefficients, begin_in(kTurn), end - 4 * kTurn);
     }
     return whole;
   };
@@ -263,62 +285,46 @@ __device__ void store_outputs(scalar_t* row, int row_length, int position, const
   }
 }
 
-// The outputs of a warp, kOutputs of each lane, change places through shared memory, so that stores follow each other:
-// whole vectors, wherever the first output lies. `outputs` is room for them, of this warp alone.
+// The outputs of a warp, kOutputs of each lane, change places through shared memory, so that stores follow each other.
+// `first` lies at a 16-byte boundary. `outputs` is room for them, of this warp alone.
 template <typename scalar_t, int kOutputs>
 __device__ void store_exchanged(scalar_t* row, int row_length, int first, const scalar_t (&sums)[kOutputs],
                                 scalar_t* outputs) {
   constexpr int kElems = kVectorElems<scalar_t>, kAll = 32 * kOutputs;
-  struct alignas(16) Vector {
-    scalar_t v[kElems];
-  };
-  const int lane = threadIdx.x % 32;
+  const int lane = opaque(static_cast<int>(threadIdx.x % 32));
   __syncwarp();
 #pragma unroll
   for (int r = 0; r < kOutputs; r += kElems) {
-    Vector vector;
-#pragma unroll
-    for (int j = 0; j < kElems; ++j) vector.v[j] = sums[r + j];
-    *reinterpret_cast<Vector*>(outputs + lane * kOutputs + r) = vector;
+    *reinterpret_cast<uint4*>(outputs + lane * kOutputs + r) = *reinterpret_cast<const uint4*>(sums + r);
   }
   __syncwarp();
-  scalar_t* const target = row + first;
-  const int off = (0 - static_cast<int>(reinterpret_cast<uintptr_t>(target) / sizeof(scalar_t))) & (kElems - 1);
-  if (off == 0 && first >= 0 && first <= row_length - kAll) {
+  const int at = first + lane * kElems;
+  auto* const to = opaque(reinterpret_cast<uint4*>(row + at));
+  const auto* from = reinterpret_cast<const uint4*>(outputs) + lane;
+  if (first >= 0 && first <= row_length - kAll) {
 #pragma unroll
-    for (int i = lane * kElems; i < kAll; i += 32 * kElems) {
-      *reinterpret_cast<Vector*>(target + i) = *reinterpret_cast<const Vector*>(outputs + i);
-    }
+    for (int i = 0; i < kAll / kElems; i += 32) to[i] = from[i];
     return;
   }
-  // The outputs [begin, end) lie within the row, [low, high) of them in whole vectors.
-  const int begin = max(-first, 0), end = min(row_length - first, kAll);
-  const int low = begin + ((off - begin) & (kElems - 1)), high = end - ((end - off) & (kElems - 1));
 #pragma unroll
-  for (int r = 0; r < kAll; r += 32 * kElems) {
-    const int i = off + r + lane * kElems;
-    if (i >= low && i < high) {
-      Vector vector;
-#pragma unroll
-      for (int j = 0; j < kElems; ++j) vector.v[j] = outputs[i + j];
-      *reinterpret_cast<Vector*>(target + i) = vector;
-    }
+  for (int i = 0; i < kAll / kElems; i += 32) {
+    const int begin = at + i * kElems;
+    if (begin >= 0 && begin <= row_length - kElems) to[i] = from[i];
   }
-  const int before = begin + lane, after = max(high, low) + lane;
-  if (before < min(low, end)) target[before] = outputs[before];
-  if (after < end) target[after] = outputs[after];
+  for_each_end(Row<scalar_t>{row, row_length, 1}, first, kAll, lane,
+               [&](int element, int i) { row[element] = outputs[i]; });
 }
 
-template <typename scalar_t, int kOutputs, int kFilters>
-__global__ void __launch_bounds__(32 * kTileWarps, kTiledMinBlocks<scalar_t, kOutputs, kFilters>)
+// kAligned: no tile's samples come early.
+template <typename scalar_t, int kOutputs, int kFilters, bool kOneChannel, bool kAligned = false>
+__global__ void __launch_bounds__(32 * kTileWarps, kTiledMinBlocks<scalar_t, kOutputs, kFilters, kAligned>)
     conv1d_tiled_kernel(const __grid_constant__ Conv1dTiles p) {
   using acc_t = conv1d_acc_t<scalar_t>;
   using Window = SlidingWindow<scalar_t, kOutputs>;
-  constexpr bool kHalf = sizeof(scalar_t) == 2;
   extern __shared__ __align__(16) unsigned char shared[];
-  const Conv1dTile<scalar_t, kFilters, kHalf ? kTileAlignBytes : 0> tile(p, shared);
+  const Conv1dTile<scalar_t, kFilters, kOneChannel> tile(p, shared);
   if (!tile.exists) return;
-  tile.template stage<kHalf, kOutputs / kVectorElems<scalar_t> + 1>();
+  tile.template stage<kOutputs / kVectorElems<scalar_t> + 1>();
 
   acc_t sums[kFilters][kOutputs];
 #pragma unroll
@@ -327,19 +333,13 @@ __global__ void __launch_bounds__(32 * kTileWarps, kTiledMinBlocks<scalar_t, kOu
 #pragma unroll
     for (int r = 0; r < kOutputs; ++r) sums[f][r] = bias;
   }
-  Row<scalar_t> row = tile.row;
-  const acc_t* taps = tile.taps;
-  const scalar_t* samples = tile.samples + tile.lane * kOutputs;
-  int channel = p.channels;
-  do {
-    Window window{samples, kHalf ? row.early(tile.first_input()) : 0};
-    add_taps(sums, window, taps, p.taps, std::make_integer_sequence<int, Window::kQuads>());
-    row.data += p.channel_stride;
-    samples += p.tile_elems;
-    taps += p.padded_taps * kFilters;
-  } while (--channel > 0);
+  tile.for_each_channel([&](const scalar_t* samples, const acc_t* taps, int early) {
+    if constexpr (kAligned) early = 0;
+    Window window{samples + tile.lane * kOutputs};
+    add_taps(sums, window, taps, early, early + p.taps, std::make_integer_sequence<int, Window::kQuads>());
+  });
 
-  if constexpr (kFilters == 1 && !kHalf) {
+  if constexpr (kFilters == 1 && std::is_same_v<scalar_t, acc_t>) {
     store_exchanged(tile.output, p.out_length, tile.first, sums[0], tile.samples);
   } else {
 #pragma unroll
@@ -353,40 +353,34 @@ __global__ void __launch_bounds__(32 * kTileWarps, kTiledMinBlocks<scalar_t, kOu
 }
 
 // A thread's outputs lie a warp apart, so that neighbours read and write neighbours.
-template <typename scalar_t>
-__global__ void __launch_bounds__(32 * kTileWarps, kSpreadMinBlocks<scalar_t>)
+template <typename scalar_t, int kOutputs, bool kOneChannel>
+__global__ void __launch_bounds__(32 * kTileWarps, kSpreadMinBlocks<scalar_t, kOutputs>)
     conv1d_spread_kernel(const __grid_constant__ Conv1dTiles p) {
   using acc_t = conv1d_acc_t<scalar_t>;
   extern __shared__ __align__(16) unsigned char shared[];
-  const Conv1dTile<scalar_t, 1, kTileAlignBytes> tile(p, shared);
+  const Conv1dTile<scalar_t, 1, kOneChannel> tile(p, shared);
   if (!tile.exists) return;
-  tile.template stage<true, kSpreadOutputs / kVectorElems<scalar_t> + 1>();
+  tile.template stage<kOutputs / kVectorElems<scalar_t> + 1>();
 
-  acc_t sums[kSpreadOutputs];
+  acc_t sums[kOutputs];
   const acc_t bias = tile.bias(0);
 #pragma unroll
-  for (int r = 0; r < kSpreadOutputs; ++r) sums[r] = bias;
+  for (int r = 0; r < kOutputs; ++r) sums[r] = bias;
   const int apart = 32 * p.stride;
-  Row<scalar_t> row = tile.row;
-  const acc_t* taps = tile.taps;
-  const scalar_t* samples_of_thread = tile.samples + tile.lane * p.stride;
-  int channel = p.channels;
-  do {
-    const scalar_t* samples = samples_of_thread + row.early(tile.first_input());
+  tile.for_each_channel([&](const scalar_t* samples, const acc_t* taps, int early) {
+    samples += tile.lane * p.stride + early;
+    taps += early;
 #pragma unroll 2
     for (int tap = 0; tap < p.taps; ++tap, samples += p.dilation) {
       const acc_t coefficient = taps[tap];
 #pragma unroll
-      for (int r = 0; r < kSpreadOutputs; ++r) sums[r] += coefficient * convert<acc_t>(samples[r * apart]);
+      for (int r = 0; r < kOutputs; ++r) sums[r] += coefficient * convert<acc_t>(samples[r * apart]);
     }
-    row.data += p.channel_stride;
-    samples_of_thread += p.tile_elems;
-    taps += p.padded_taps;
-  } while (--channel > 0);
+  });
   int position = tile.first + tile.lane;
   scalar_t* target = tile.output + position;
 #pragma unroll
-  for (int r = 0; r < kSpreadOutputs; ++r, position += 32, target += 32) {
+  for (int r = 0; r < kOutputs; ++r, position += 32, target += 32) {
     if (position >= 0 && position < p.out_length) *target = convert<scalar_t>(sums[r]);
   }
 }

@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <utility>
 
 #include "conv1d/conv1d.h"
+#include "conv1d/split.cuh"
 #include "conv1d/tensor_cores.cuh"
 
 namespace cudamem {
@@ -22,47 +24,76 @@ template <typename scalar_t>
 constexpr bool kHalf = sizeof(scalar_t) == 2;
 
 template <typename scalar_t>
+constexpr bool kFloat = std::is_same_v<scalar_t, float>;
+
+// Null where a kernel is not made for a type.
+template <typename scalar_t>
 struct TiledKernels {
-  static constexpr int kOutputs = kHalf<scalar_t> ? 8 : sizeof(scalar_t) == 4 ? kFloatOutputs : 4;  // of a thread
+  static constexpr int kOutputs = kFloat<scalar_t> ? kFloatOutputs : kHalf<scalar_t> ? 8 : 4;  // of a thread
   static constexpr int kDenseOutputs = 4;
 
-  static constexpr TiledKernel one = conv1d_tiled_kernel<scalar_t, kOutputs, 1>;
+  static constexpr TiledKernel any = conv1d_tiled_kernel<scalar_t, kOutputs, 1, false>;
+  static constexpr TiledKernel one_channel(bool aligned) {
+    if constexpr (kFloat<scalar_t>) {
+      return aligned ? conv1d_tiled_kernel<scalar_t, kOutputs, 1, true, true>
+                     : conv1d_tiled_kernel<scalar_t, kOutputs, 1, true>;
+    }
+    return nullptr;
+  }
   static constexpr TiledKernel short_rows() {
-    if constexpr (std::is_same_v<scalar_t, float>) return conv1d_tiled_kernel<scalar_t, kShortRowOutputs, 1>;
+    if constexpr (kFloat<scalar_t>) return conv1d_tiled_kernel<scalar_t, kShortRowOutputs, 1, true>;
     return nullptr;
   }
-  static constexpr TiledKernel spread = conv1d_spread_kernel<scalar_t>;
   static constexpr TiledKernel dense() {
-    if constexpr (std::is_same_v<scalar_t, float>) return conv1d_tiled_kernel<scalar_t, kDenseOutputs, kManyFilters>;
+    if constexpr (kFloat<scalar_t>) return conv1d_tiled_kernel<scalar_t, kDenseOutputs, kManyFilters, false>;
     return nullptr;
   }
-  template <int kSteps>
-  static constexpr TiledKernel tensor() {
-    if constexpr (kHalf<scalar_t>) return conv1d_tensor_cores_kernel<scalar_t, kSteps>;
+  static constexpr TiledKernel split() {
+    if constexpr (kFloat<scalar_t>) return conv1d_split_kernel<kSplitBlocks>;
     return nullptr;
   }
+  static constexpr TiledKernel tensor(int steps) {
+    if constexpr (kHalf<scalar_t>) {
+      return steps == 2   ? conv1d_tensor_cores_kernel<scalar_t, 2>
+             : steps == 3 ? conv1d_tensor_cores_kernel<scalar_t, 3>
+                          : conv1d_tensor_cores_kernel<scalar_t, 4>;
+    }
+    return nullptr;
+  }
+  static constexpr TiledKernel spread = conv1d_spread_kernel<scalar_t, kStridedOutputs, false>;
+  static constexpr TiledKernel strided = conv1d_spread_kernel<scalar_t, kStridedOutputs, true>;
+  static constexpr TiledKernel dilated = conv1d_spread_kernel<scalar_t, kDilatedOutputs, true>;
 };
 
-// Whether the code for the current device multiplies matrices, which that for compute capability 7.5 does not: also
-// not where a newer device runs it, from PTX.
+// What the code for the current device may use of tensor cores: of what it was compiled for, which is older where a
+// newer device runs it, from PTX.
+struct TensorCores {
+  bool halves = false, split = false;
+};
+
 template <typename scalar_t>
-bool has_tensor_cores() {
+TensorCores tensor_cores() {
   constexpr int kMaxDevices = 64;  // that are remembered
   static std::atomic<int> known[kMaxDevices];
-  int device = 0, version = 0;
+  constexpr int kKnown = 1, kHalves = 2, kSplit = 4;
+  int device = 0, bits = 0;
   cudaGetDevice(&device);
-  if (device < kMaxDevices) version = known[device].load(std::memory_order_relaxed);
-  if (version == 0) {
+  if (device < kMaxDevices) bits = known[device].load(std::memory_order_relaxed);
+  if (bits == 0) {
     cudaFuncAttributes attributes;
-    const auto kernel = reinterpret_cast<const void*>(TiledKernels<scalar_t>::template tensor<kFewSteps>());
-    if (cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess) {
+    int major = 0, minor = 0;
+    if (cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(TiledKernels<scalar_t>::any)) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
       cudaGetLastError();  // the launch that follows says what is wrong
-      return false;
+      return {};
     }
-    version = attributes.ptxVersion;
-    if (device < kMaxDevices) known[device].store(version, std::memory_order_relaxed);
+    bits = kKnown;
+    if (attributes.ptxVersion >= 80) bits |= kHalves;
+    if (is_split_version(attributes.ptxVersion) && is_split_version(10 * major + minor)) bits |= kSplit;
+    if (device < kMaxDevices) known[device].store(bits, std::memory_order_relaxed);
   }
-  return version >= 80;
+  return {(bits & kHalves) != 0, (bits & kSplit) != 0};
 }
 
 template <typename scalar_t>
@@ -80,58 +111,70 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
     return plan;
   }
 
-  const bool spread = problem.stride != 1 || problem.dilation != 1;
-  const bool dense = !spread && problem.channels_out_per_group > 1 && Kernels::dense() != nullptr;
-  const bool tensor = !spread && kHalf<scalar_t> && problem.channels_per_group == 1 &&
-                      problem.taps <= kTensorTaps<kManySteps> && has_tensor_cores<scalar_t>();
-  const int steps = problem.taps <= kTensorTaps<kFewSteps> ? kFewSteps : kManySteps;
-  const bool short_rows =
-      !spread && !dense && Kernels::short_rows() != nullptr && problem.out_length <= 32 * kShortRowOutputs;
-  const TiledKernel kernel =
-      spread       ? Kernels::spread
-      : dense      ? Kernels::dense()
-      : short_rows ? Kernels::short_rows()
-      : tensor     ? steps == kFewSteps ? Kernels::template tensor<kFewSteps>() : Kernels::template tensor<kManySteps>()
-                   : Kernels::one;
-  const int64_t outputs = spread       ? kSpreadOutputs
-                          : dense      ? Kernels::kDenseOutputs
-                          : short_rows ? kShortRowOutputs
-                                       : Kernels::kOutputs;
-  const int64_t filters_at_once = dense ? kManyFilters : 1;
-
-  constexpr int64_t kElems = kVectorElems<scalar_t>;
-  constexpr int64_t kBytes = sizeof(scalar_t), kAccBytes = sizeof(conv1d_acc_t<scalar_t>);
+  constexpr int64_t kElems = kVectorElems<scalar_t>, kBytes = sizeof(scalar_t);
   const auto rounded = [](int64_t n, int64_t to) { return ceil_div(n, to) * to; };
-  // How far a row's first tile may begin before its first output (see Conv1dTile).
-  const auto aligned = [&](int64_t stride) { return stride % kElems == 0; };
-  const bool of_outputs = spread || kHalf<scalar_t>;
-  const int64_t granule = tensor ? kTensorAlignBytes / kBytes : of_outputs ? kTileAlignBytes / kBytes : kElems;
-  const bool aligned_rows =
-      of_outputs
-          ? problem.out_length % granule == 0 && reinterpret_cast<uintptr_t>(problem.output) % (granule * kBytes) == 0
-          : reinterpret_cast<uintptr_t>(problem.input) % 16 == 0 && aligned(problem.padding) &&
-                aligned(problem.batch_stride) && aligned(problem.channel_stride);
-  const int64_t reach = problem.out_length + (aligned_rows ? 0 : granule - 1);
-  p.padded_taps = static_cast<int>(rounded(problem.taps, 4));
-  const int64_t taps_bytes = rounded(problem.channels_per_group * p.padded_taps * filters_at_once * kAccBytes, 16);
+  const bool spread = problem.stride != 1 || problem.dilation != 1, one_channel = problem.channels_per_group == 1;
+  const bool tensor =
+      kHalf<scalar_t> && !spread && one_channel && problem.taps <= kTensorTaps && tensor_cores<scalar_t>().halves;
+  // Where rows are aligned, a row's first tile begins with the row; elsewhere up to so many outputs before it, and its
+  // samples up to a vector before the first one that it needs.
+  const int64_t granule = (tensor ? kTensorAlignBytes : kTileAlignBytes) / kBytes;
+  const auto is_aligned = [](const void* data, int64_t bytes) {
+    return reinterpret_cast<uintptr_t>(data) % bytes == 0;
+  };
+  const bool one_row = problem.batch * problem.out_channels == 1;
+  const bool aligned_outputs =
+      is_aligned(problem.output, granule * kBytes) && (one_row || problem.out_length % granule == 0);
+  const bool aligned_inputs = is_aligned(problem.input, 16) &&
+                              (one_row || (problem.batch_stride % kElems == 0 && problem.channel_stride % kElems == 0));
+  const int64_t reach = problem.out_length + (aligned_outputs ? 0 : granule - 1);
+  const int64_t early = aligned_outputs && aligned_inputs ? -problem.padding & (kElems - 1) : kElems - 1;
 
-  const int64_t of_warp = tensor ? kTensorOutputs : 32 * outputs, wanted = ceil_div(reach, of_warp);
-  const int64_t tiles = ceil_div(wanted, tensor ? kTensorRounds : int64_t{1});
-  const int64_t tile_outputs = ceil_div(wanted, tiles) * of_warp;
-  const int64_t samples = spread   ? (tile_outputs - 1) * problem.stride + (problem.taps - 1) * problem.dilation + 1
-                          : tensor ? tile_outputs + kTensorRow * (steps - 1)
-                                   : tile_outputs + p.padded_taps;
-  if (samples > kTileMaxBytes) return plan;
-  p.tile_outputs = static_cast<int>(tile_outputs);
-  p.staged_elems = static_cast<int>(rounded(samples, kElems));
-  p.tile_elems = p.staged_elems + (of_outputs ? kElems : 0);
-  p.stages_all = tensor;
-  const int64_t samples_bytes = problem.channels_per_group * p.tile_elems * kBytes;
-  const int64_t beyond_bytes = tensor ? (kTensorTapsBefore + kTensorRow * steps) * kBytes : 0;
-  const int64_t warp_bytes = taps_bytes + samples_bytes + rounded(beyond_bytes, 16);
-  if (kTileWarps * warp_bytes > kTileMaxBytes) return plan;
+  TiledKernel kernel;
+  int64_t outputs, filters_at_once = 1, taps_room = rounded(problem.taps + kElems - 1, 4);
+  int64_t halo = taps_room;  // samples beyond as many as outputs
+  if (spread) {
+    const bool dilated = one_channel && problem.stride == 1;
+    kernel = dilated ? Kernels::dilated : one_channel ? Kernels::strided : Kernels::spread;
+    outputs = 32 * (dilated ? kDilatedOutputs : kStridedOutputs);
+    halo = (outputs - 1) * (problem.stride - 1) + (problem.taps - 1) * problem.dilation + kElems - 1;
+  } else if (tensor) {
+    const int64_t steps = std::max<int64_t>(ceil_div<int64_t>(problem.taps + kTensorRow - 1 + early, kTensorRow), 2);
+    kernel = Kernels::tensor(static_cast<int>(steps));
+    const int64_t rounds = ceil_div(reach, int64_t{kTensorOutputs}), tiles = ceil_div(rounds, kTensorRounds);
+    outputs = ceil_div(rounds, tiles) * kTensorOutputs;
+    taps_room = kTensorTapsBefore + kTensorRow * steps;
+    halo = kTensorRow * (steps - 1);
+  } else if (kFloat<scalar_t> && one_channel && problem.taps >= kSplitTaps && problem.length_stride == 1 &&
+             tensor_cores<scalar_t>().split) {
+    kernel = Kernels::split();
+    outputs = 128 * kSplitBlocks;
+    halo = rounded(problem.taps + early + 7, 32);
+    taps_room = kSplitTapsBefore + halo;
+  } else if (problem.channels_out_per_group > 1 && Kernels::dense() != nullptr) {
+    kernel = Kernels::dense();
+    outputs = 32 * Kernels::kDenseOutputs;
+    filters_at_once = kManyFilters;
+  } else if (one_channel && reach <= 32 * kShortRowOutputs && Kernels::short_rows() != nullptr) {
+    kernel = Kernels::short_rows();
+    outputs = 32 * kShortRowOutputs;
+  } else {
+    kernel = one_channel && kFloat<scalar_t> ? Kernels::one_channel(early == 0) : Kernels::any;
+    outputs = 32 * Kernels::kOutputs;
+  }
+
+  const int64_t staged = rounded(outputs + halo, kElems);
+  const int64_t taps_bytes =
+      rounded(problem.channels_per_group * filters_at_once * taps_room * int64_t{sizeof(conv1d_acc_t<scalar_t>)}, 16);
+  const int64_t tile_bytes = rounded(staged * kBytes, 128);
+  const int64_t warp_bytes = taps_bytes + problem.channels_per_group * tile_bytes;
+  if (staged > kTileMaxBytes || kTileWarps * warp_bytes > kTileMaxBytes) return plan;
+  const int64_t tiles = ceil_div(reach, outputs);
+  p.tile_outputs = static_cast<int>(outputs);
+  p.staged_elems = static_cast<int>(staged);
+  p.tile_elems = static_cast<int>(tile_bytes / kBytes);
+  p.taps_room = static_cast<int>(taps_room);
   p.taps_bytes = static_cast<int>(taps_bytes);
-  p.samples_bytes = static_cast<int>(samples_bytes);
   p.warp_bytes = static_cast<int>(warp_bytes);
 
   const int64_t groups = problem.out_channels / problem.channels_out_per_group;
@@ -165,7 +208,8 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   p.group_weights = p.filters * p.channels * p.taps;
   p.filter_stride = problem.transposed ? p.taps : p.channels * p.taps;
   p.filter_channel_stride = problem.transposed ? p.filters * p.taps : p.taps;
-  p.flipped = problem.transposed;
+  p.first_tap = problem.transposed ? p.taps - 1 : 0;
+  p.tap_step = problem.transposed ? -1 : 1;
   plan.kernel = kernel;
   return plan;
 }
@@ -181,12 +225,18 @@ void add_entries(std::vector<KernelEntry>& entries) {
     if (kernel != nullptr) entries.push_back({name, reinterpret_cast<const void*>(kernel), 32 * kTileWarps});
   };
   using Kernels = TiledKernels<scalar_t>;
-  add("conv1d_tiled<" + dtype + ">", Kernels::one);
+  add("conv1d_tiled<" + dtype + ">", Kernels::any);
+  add("conv1d_tiled<" + dtype + ", one channel>", Kernels::one_channel(false));
+  add("conv1d_tiled<" + dtype + ", one channel, aligned>", Kernels::one_channel(true));
   add("conv1d_tiled<" + dtype + ", short rows>", Kernels::short_rows());
   add("conv1d_tiled<" + dtype + ", 8 filters>", Kernels::dense());
   add("conv1d_spread<" + dtype + ">", Kernels::spread);
-  add("conv1d_tensor_cores<" + dtype + ", few taps>", Kernels::template tensor<kFewSteps>());
-  add("conv1d_tensor_cores<" + dtype + ", more taps>", Kernels::template tensor<kManySteps>());
+  add("conv1d_spread<" + dtype + ", stride>", Kernels::strided);
+  add("conv1d_spread<" + dtype + ", dilation>", Kernels::dilated);
+  add("conv1d_split<" + dtype + ">", Kernels::split());
+  for (int steps : {2, 3, 4}) {
+    add("conv1d_tensor_cores<" + dtype + ", " + std::to_string(steps) + " steps>", Kernels::tensor(steps));
+  }
 }
 
 }  // namespace

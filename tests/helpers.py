@@ -64,6 +64,20 @@ def random_bits(shape: Sequence[int], dtype: torch.dtype, device: str) -> Tensor
     return raw.view(dtype).view(shape)
 
 
+def started_on_gpu(call: Callable[[], object]) -> list[str]:
+    """The names of the kernels, copies and memsets that a call starts."""
+    call()
+    torch.cuda.synchronize()
+    for _ in range(5):  # the profiler may lose the first events of a session
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            call()
+            torch.cuda.synchronize()
+        names = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+        if names:
+            break
+    return names
+
+
 def bits(tensor: Tensor) -> Tensor:
     """The bytes of a tensor's elements, in the order of its indices."""
     return tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)

@@ -156,6 +156,14 @@ def test_every_length_of_filter(device, variant):
         check(x, w, variant=variant)
 
 
+@every_variant
+@pytest.mark.parametrize("offset", [0, 1])
+def test_filters_as_long_as_a_tile_can_hold(device, variant, offset):
+    for taps in range(2515, 2527):
+        x = random_values((1, 1, taps + 301), torch.float32, device)[..., offset:]
+        check(x, random_bank((1, 1, taps), torch.float32, device), None, 1, offset, variant=variant)
+
+
 def random_problem(rng, dtype, device):
     """Any bank, any arguments, lengths up to a few tiles and down to their ends, samples anywhere in memory."""
     groups, c_in, c_out = rng.choice(
@@ -342,7 +350,8 @@ def test_nan_and_infinity_stay_in_their_windows(device, variant, dtype, taps):
 
 @every_variant
 @pytest.mark.parametrize(
-    ("scale", "of_weight"), [(1e-36, 1e8), (1e-36, 1e32), (1e30, 1e-36), (1e-25, 1.0), (3.4028e38, 1e-3), (1e-3, 1e38)]
+    ("scale", "of_weight"),
+    [(1e-17, 1e-17), (1e-36, 1e8), (1e-36, 1e32), (1e30, 1e-36), (1e-25, 1.0), (3.4028e38, 1e-3), (1e-3, 1e38)],
 )
 def test_the_whole_range_of_float32(device, variant, scale, of_weight):
     """Numbers whose last bits lie below float32's range, or that a rounding would carry beyond it, and silence."""

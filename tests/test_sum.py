@@ -24,6 +24,7 @@ from helpers import (
     numpy_sum,
     poisoned_memory,
     random_values,
+    started_on_gpu,
     sum_bound,
 )
 
@@ -504,16 +505,6 @@ def test_more_streams_and_captured_calls_than_have_room_for_partials(cuda):
         assert (torch.stack(captured) == x.double().sum()).all()
 
 
-def launches(call):
-    """How many kernels, copies and memsets a call starts on the GPU."""
-    call()
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        call()
-        torch.cuda.synchronize()
-    return [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-
-
 @pytest.mark.parametrize(
     ("shape", "dim"),
     [((1 << 22,), 0), ((300, 4096), 1), ((4096, 300), 0), ((9, 1 << 18), 1), ((40, 50, 60), (0, 2))],
@@ -525,7 +516,7 @@ def test_one_launch_and_nothing_else(cuda, shape, dim, out):
         x = random_values(shape, dtype, cuda)
         if out is not None and dtype.is_floating_point and not out.is_floating_point:
             continue
-        started = launches(lambda x=x: cudamem_ops.sum(x, dim, dtype=out))
+        started = started_on_gpu(lambda x=x: cudamem_ops.sum(x, dim, dtype=out))
         assert len(started) == 1, started
 
 

@@ -149,10 +149,11 @@ bool is_small_bank(const Conv1dProblem& p) {
   return p.channels_per_group == 1 || (p.channels_out_per_group <= 8 && p.channels_per_group * p.taps <= most);
 }
 
-// All but the pointers and the dtype.
+// All but the dtype and the other pointers.
 Conv1dProblem make_problem(const Tensor& input, const Tensor& weight, const Window& window, int64_t out_length) {
   const bool batched = input.dim() == 3;
   Conv1dProblem p;
+  p.input = input.const_data_ptr();  // which kernel runs may depend on its alignment
   p.batch = batched ? input.size(0) : 1;
   p.batch_stride = batched ? input.stride(0) : 0;
   p.channel_stride = input.stride(-2);
@@ -202,7 +203,6 @@ Tensor conv1d_cuda(const Tensor& input, const Tensor& weight, const OptionalTens
   const Tensor weight_dense = weight.contiguous();
   const Tensor bias_dense = bias ? bias->contiguous() : Tensor();
   Tensor out = at::empty(sizes, input.options());
-  p.input = input.const_data_ptr();
   p.weight = weight_dense.const_data_ptr();
   p.bias = bias ? bias_dense.const_data_ptr() : nullptr;
   p.output = out.mutable_data_ptr();
@@ -314,6 +314,7 @@ bool gradient_by_convolution(const Tensor& grad_output, const Tensor& weight, co
   if (forward.stride != 1) return false;
   Conv1dProblem p = forward;
   const bool batched = grad_output.dim() == 3;
+  p.input = grad_output.const_data_ptr();
   p.batch_stride = batched ? grad_output.stride(0) : 0;
   p.channel_stride = grad_output.stride(-2);
   p.length_stride = grad_output.stride(-1);
@@ -325,7 +326,6 @@ bool gradient_by_convolution(const Tensor& grad_output, const Tensor& weight, co
   if (!is_small_bank(p) || !conv1d_tiled_takes(p)) return false;
   const Tensor dense = weight.contiguous();
   grad_input = at::empty(input.sizes(), input.options());
-  p.input = grad_output.const_data_ptr();
   p.weight = dense.const_data_ptr();
   p.bias = nullptr;
   p.output = grad_input.mutable_data_ptr();

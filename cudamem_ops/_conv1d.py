@@ -39,9 +39,10 @@ def conv1d(
         variant: on CUDA, a kernel by name. "tiled": samples and coefficients in shared memory, a window in registers;
             where the samples of a warp's outputs and the coefficients take less than 24 KB, and signals up to 2^30
             samples. One output a thread, with the coefficients in "global" memory (ordinary loads), "readonly" the
-            same (``__ldg``), "shared" memory, or "constant" memory (``__constant__``; weights of up to 65,536 bytes,
-            and no capture into a CUDA graph). Not with a padding in words. On the CPU the name is checked and ATen
-            runs.
+            same (``__ldg``), "shared" memory, "constant" memory (``__constant__``; weights of up to 65,536 bytes, and
+            no capture into a CUDA graph), or a "parameter" of the kernel (up to 2048 bytes, for which the host waits;
+            no capture). Eight outputs a thread, with the coefficients in "registers" (one channel per group, up to 32
+            taps). Not with a padding in words. On the CPU the name is checked and ATen runs.
 
     By default, on CUDA, a small bank takes "tiled", or "global" where that is refused: one channel per group (a single
     filter, a depthwise bank), or up to 8 output channels per group with up to 128 coefficients for each output (32 but

@@ -21,7 +21,7 @@ COMPLEX = [torch.complex64, torch.complex128]
 
 
 # Variants that some inputs do not suit; those have tests of their own.
-PARTIAL = {"transpose": ("swizzled", "aligned")}
+PARTIAL = {"transpose": ("swizzled", "aligned"), "conv1d": ("parameter", "registers")}
 
 
 def total_variants(op: str) -> list[str]:

@@ -131,6 +131,33 @@ def test_every_configuration(device, variant, dtype, config):
     check(x, w, random_values(w.shape[:1], dtype, device), *args, variant=variant)
 
 
+@pytest.mark.parametrize("variant", ["parameter", "registers"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("config", [name for name, (_, w_shape, *_) in CONFIGS.items() if w_shape[1] == 1])
+def test_coefficients_as_an_argument_and_in_registers(cuda, variant, dtype, config):
+    x, w, args = make(config, dtype, cuda)
+    if w.size(2) > 32:
+        x, w = x[..., :97], w[..., :32]
+    check(x, w, None, *args, variant=variant)
+    check(x, w, random_values(w.shape[:1], dtype, cuda), *args, variant=variant)
+
+
+def test_the_most_coefficients_as_an_argument_and_in_registers(cuda):
+    def refused(variant, *w_shape):
+        x, w = torch.ones(2, w_shape[1], 1000, device=cuda), torch.ones(w_shape, device=cuda)
+        with pytest.raises(RuntimeError, match=f"variant '{variant}' cannot be used here: ") as error:
+            cudamem_ops.conv1d(x, w, variant=variant)
+        return str(error.value)
+
+    for variant, fits in (("parameter", (2, 4, 64)), ("parameter", (1, 1, 512)), ("registers", (7, 1, 32))):
+        groups = 7 if fits[0] == 7 else 1
+        x = random_values((2, fits[1] * groups, 1000), torch.float32, cuda)
+        check(x, random_bank(fits, torch.float32, cuda), groups=groups, variant=variant)
+    assert "2048 bytes" in refused("parameter", 1, 1, 513)
+    assert "up to 32 taps" in refused("registers", 1, 1, 33)
+    assert "one channel's" in refused("registers", 1, 2, 3)
+
+
 @pytest.mark.parametrize("dtype", COMPLEX, ids=str)
 @pytest.mark.parametrize("config", [name for name in CONFIGS if name != "many signals"])
 def test_complex_numbers(device, dtype, config):
@@ -394,7 +421,7 @@ def test_every_way_to_write_a_call(device):
         OPS.conv1d.default(x, w, None, [2], [1], [3]),
     ):
         assert_same_bits(got, want)
-    for variant in cudamem_ops.variants()["conv1d"]:
+    for variant in (name for name in cudamem_ops.variants()["conv1d"] if name != "registers"):
         want = cudamem_ops.conv1d(x, w, None, 2, 1, 3, variant=variant)
         assert_same_bits(OPS.conv1d(x, w, None, 2, 1, 3, variant=variant), want)
         assert_same_bits(OPS.conv1d(x, w, None, [2], [1], [3], variant=variant), want)
@@ -872,20 +899,21 @@ def test_two_graphs_and_an_eager_call_at_once(cuda, variant):
             assert all((out == w.sum()).all() for out in outs)
 
 
-def test_constant_is_refused_during_capture(cuda):
+@pytest.mark.parametrize("variant", ["constant", "parameter"])
+def test_constant_memory_is_refused_during_capture(cuda, variant):
     x, w = torch.ones(1, 1, 64, device=cuda), torch.ones(1, 1, 3, device=cuda)
     refused = []
 
     def attempt():
         try:
-            cudamem_ops.conv1d(x, w, variant="constant")
+            cudamem_ops.conv1d(x, w, variant=variant)
         except RuntimeError as error:
             refused.append(str(error))
         return cudamem_ops.conv1d(x, w)  # the capture goes on
 
     graph, out = capture(attempt)
     assert len(refused) == 1  # not in the warm-up
-    assert "variant 'constant' cannot be used here" in refused[0]
+    assert f"variant '{variant}' cannot be used here" in refused[0]
     assert "captured" in refused[0]
     graph.replay()
     torch.cuda.synchronize()

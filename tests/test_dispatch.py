@@ -276,7 +276,7 @@ def test_autocast_casts_as_it_does_for_torch(device, dtype):
     x = random_values((2, 4, 32), torch.float32, device).requires_grad_()
     w = random_values((6, 4, 3), torch.float32, device).requires_grad_()
     b = random_values((6,), torch.float32, device)
-    names = [None, *cudamem_ops.variants()["conv1d"]]
+    names = [None, *total_variants("conv1d"), "parameter"]
     with torch.autocast(device, dtype):
         for given in (x, x.to(dtype)):
             want = F.conv1d(given, w, b)

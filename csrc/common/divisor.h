@@ -12,21 +12,17 @@ constexpr int64_t kMaxDividend = (int64_t{1} << 31) - 1;
 // Exact for 0 <= n < 2^31 and 1 <= divisor < 2^31.
 // Source: T. Granlund, P. Montgomery, "Division by Invariant Integers using Multiplication", PLDI 1994.
 struct Divisor {
-  uint32_t divisor = 1, multiplier = 0, shift = 0;
+  uint32_t divisor, multiplier, shift = 0;
 
-  Divisor() = default;
-  explicit Divisor(int64_t d) : divisor(static_cast<uint32_t>(d)) {
-    if (divisor == 1) return;
-    int bits = 0;  // 2^bits >= divisor
-    while ((uint64_t{1} << bits) < divisor) ++bits;
-    multiplier = static_cast<uint32_t>(((uint64_t{1} << (31 + bits)) + divisor - 1) / divisor);
-    shift = static_cast<uint32_t>(bits - 1);
+  explicit Divisor(int64_t d = 1) : divisor(static_cast<uint32_t>(d)) {
+    while ((uint64_t{1} << shift) < divisor) ++shift;
+    multiplier = static_cast<uint32_t>(((uint64_t{1} << (31 + shift)) + divisor - 1) / divisor);
   }
 
 #ifdef __CUDACC__
   // n becomes the remainder; returns the quotient.
   __device__ uint32_t divide(uint32_t& n) const {
-    const uint32_t q = divisor == 1 ? n : __umulhi(n, multiplier) >> shift;
+    const uint32_t q = __umulhi(2 * n, multiplier) >> shift;
     n -= q * divisor;
     return q;
   }

@@ -94,6 +94,19 @@ cudaError_t launch(Conv1dVariant variant, const Conv1dProblem& problem, cudaStre
     case Conv1dVariant::kConstant:
       return ConstantBank::of_current_device().use(
           problem, stream, [&](int64_t offset_bytes) { direct(FromConstant<scalar_t>{offset_bytes}); });
+    case Conv1dVariant::kParameter: {
+      FromParameter<scalar_t> source;
+      RETURN_IF_ERROR(cudaMemcpyAsync(source.bytes, weight, problem.weight_bytes, cudaMemcpyDeviceToHost, stream));
+      RETURN_IF_ERROR(cudaStreamSynchronize(stream));
+      direct(source);
+      break;
+    }
+    case Conv1dVariant::kRegisters: {
+      dim3 few = grid;
+      few.x = static_cast<unsigned>(ceil_div<int64_t>(problem.out_length, threads * kRegisterOutputs));
+      conv1d_registers_kernel<scalar_t><<<few, threads, 0, stream>>>(problem);
+      break;
+    }
     case Conv1dVariant::kTiled:
       return launch_conv1d_tiled(problem, stream);
   }
@@ -109,6 +122,8 @@ void add_entries(std::vector<KernelEntry>& entries) {
   add("readonly", reinterpret_cast<const void*>(conv1d_direct_kernel<scalar_t, FromReadonly<scalar_t>>));
   add("shared", reinterpret_cast<const void*>(conv1d_shared_kernel<scalar_t>));
   add("constant", reinterpret_cast<const void*>(conv1d_direct_kernel<scalar_t, FromConstant<scalar_t>>));
+  add("parameter", reinterpret_cast<const void*>(conv1d_direct_kernel<scalar_t, FromParameter<scalar_t>>));
+  add("registers", reinterpret_cast<const void*>(conv1d_registers_kernel<scalar_t>));
 }
 
 }  // namespace
@@ -117,12 +132,21 @@ const char* conv1d_illegal(Conv1dVariant variant, const Conv1dProblem& problem, 
   if (variant == Conv1dVariant::kTiled && !conv1d_tiled_takes(problem)) {
     return "a tile and its coefficients are larger than 49,152 bytes, or their numbers beyond 32 bits";
   }
-  if (variant != Conv1dVariant::kConstant) return nullptr;
+  if (variant == Conv1dVariant::kRegisters && (problem.channels_per_group != 1 || problem.taps > kRegisterTaps)) {
+    return "a thread keeps one channel's coefficients, of up to 32 taps";
+  }
+  const bool is_parameter = variant == Conv1dVariant::kParameter;
+  if (variant != Conv1dVariant::kConstant && !is_parameter) return nullptr;
+  if (is_parameter && problem.weight_bytes > kParameterBytes) {
+    return "the weight is larger than the 2048 bytes that go into a kernel's arguments";
+  }
   if (problem.weight_bytes > kConstantBankBytes) return "the weight is larger than the 65,536 bytes of constant memory";
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) cudaGetLastError();
   if (status != cudaStreamCaptureStatusNone) {
-    return "the stream is being captured into a CUDA graph, whose replays could not share constant memory safely";
+    return is_parameter ? "the stream is being captured into a CUDA graph, and the host cannot wait for the weight"
+                        : "the stream is being captured into a CUDA graph, whose replays could not share constant "
+                          "memory safely";
   }
   return nullptr;
 }

@@ -3,11 +3,13 @@
 // Traffic: input read once and output written once, (inputs + outputs) * element_bytes; the windows of neighbouring
 //          outputs overlap and are served by the caches. 2 * outputs * channels_per_group * taps FLOPs.
 // Hazard:  one thread computes one output, in the same order in every variant; they differ in the coefficient alone:
-//   global    an ordinary load
-//   readonly  __ldg, the read-only data cache
-//   shared    staged by the block in shared memory, in pieces of kConv1dStage
-//   constant  the __constant__ bank: all threads of a warp ask for the same address at once, which is the one case
-//             that the constant cache serves in a single step
+//   global     an ordinary load
+//   readonly   __ldg, the read-only data cache
+//   shared     staged by the block in shared memory, in pieces of kConv1dStage
+//   constant   the __constant__ bank: all threads of a warp ask for the same address at once, which is the one case
+//              that the constant cache serves in a single step
+//   parameter  an argument of the kernel, by value, which lies in constant memory too; the host must know it
+//   registers  each thread's own copy, for which it computes several outputs
 // The bank belongs to the whole device: conv1d.cu says how calls share it.
 // Source: NVIDIA, "Image Convolution with CUDA" (V. Podlozhnyuk, 2007), convolutionSeparable.
 #pragma once
@@ -62,6 +64,19 @@ struct Conv1dWindow {
     }
   }
 
+  // Adds all taps of the group's only channel, whose coefficients are in registers: so nothing may count at run time
+  // which one is next.
+  template <int kTaps>
+  __device__ void add(const Conv1dProblem& p, const acc_t (&coefficients)[kTaps], acc_t& total) const {
+    const scalar_t* x = in + start * p.length_stride;
+    const int64_t step = p.dilation * p.length_stride;
+#pragma unroll
+    for (int tap = 0; tap < kTaps; ++tap, x += step) {
+      const int64_t at = start + tap * p.dilation;
+      if (tap < p.taps && (whole || (at >= 0 && at < p.in_length))) total += convert<acc_t>(*x) * coefficients[tap];
+    }
+  }
+
   __device__ acc_t bias(const Conv1dProblem& p, const Conv1dOutput& out) const {
     return p.bias == nullptr ? acc_t{0} : convert<acc_t>(static_cast<const scalar_t*>(p.bias)[out.channel]);
   }
@@ -73,7 +88,7 @@ __device__ void conv1d_store(const Conv1dProblem& p, const Conv1dOutput& out, co
       convert<scalar_t>(total);
 }
 
-// Where `global`, `readonly` and `constant` read a coefficient of [out_channels, channels_per_group, taps].
+// Where these variants read a coefficient of [out_channels, channels_per_group, taps].
 template <typename scalar_t>
 struct FromGlobal {
   const scalar_t* weight;
@@ -92,6 +107,12 @@ struct FromConstant {
   }
 };
 
+template <typename scalar_t>
+struct FromParameter {
+  alignas(8) unsigned char bytes[kParameterBytes];
+  __device__ scalar_t operator[](int64_t i) const { return reinterpret_cast<const scalar_t*>(bytes)[i]; }
+};
+
 template <typename scalar_t, typename Source>
 __device__ conv1d_acc_t<scalar_t> conv1d_direct(const Conv1dProblem& p, const Conv1dOutput& out, const Source& source) {
   const Conv1dWindow<scalar_t> window(p, out);
@@ -105,7 +126,7 @@ __device__ conv1d_acc_t<scalar_t> conv1d_direct(const Conv1dProblem& p, const Co
 
 template <typename scalar_t, typename Source>
 __global__ void __launch_bounds__(kConv1dMaxThreads, kConv1dMinBlocks)
-    conv1d_direct_kernel(const __grid_constant__ Conv1dProblem p, Source source) {
+    conv1d_direct_kernel(const __grid_constant__ Conv1dProblem p, const __grid_constant__ Source source) {
   const int64_t position = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (position >= p.out_length) return;
   for (int64_t batch = blockIdx.z; batch < p.batch; batch += gridDim.z) {
@@ -146,6 +167,32 @@ __global__ void __launch_bounds__(kConv1dMaxThreads, kConv1dMinBlocks)
       const Conv1dOutput out{batch, channel, position};
       const auto total = conv1d_shared<scalar_t>(p, out, inside);
       if (inside) conv1d_store<scalar_t>(p, out, total);
+    }
+  }
+}
+
+// One channel a group, kRegisterTaps at most. Of kRegisterOutputs outputs a thread, each lies a block after the last one.
+template <typename scalar_t>
+__global__ void __launch_bounds__(kConv1dMaxThreads, kRegistersMinBlocks)
+    conv1d_registers_kernel(const __grid_constant__ Conv1dProblem p) {
+  using acc_t = conv1d_acc_t<scalar_t>;
+  const int64_t first = int64_t{blockIdx.x} * kRegisterOutputs * blockDim.x + threadIdx.x;
+  for (int64_t batch = blockIdx.z; batch < p.batch; batch += gridDim.z) {
+    for (int64_t channel = blockIdx.y; channel < p.out_channels; channel += gridDim.y) {
+      const auto* weight = static_cast<const scalar_t*>(p.weight) + channel * p.taps;
+      acc_t coefficients[kRegisterTaps];
+#pragma unroll
+      for (int tap = 0; tap < kRegisterTaps; ++tap) {
+        coefficients[tap] = tap < p.taps ? convert<acc_t>(weight[tap]) : acc_t{0};
+      }
+      Conv1dOutput out{batch, channel, first};
+#pragma unroll 1
+      for (int i = 0; i < kRegisterOutputs && out.position < p.out_length; ++i, out.position += blockDim.x) {
+        const Conv1dWindow<scalar_t> window(p, out);
+        acc_t total = window.bias(p, out);
+        window.add(p, coefficients, total);
+        conv1d_store<scalar_t>(p, out, total);
+      }
     }
   }
 }

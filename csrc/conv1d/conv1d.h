@@ -6,10 +6,13 @@
 
 namespace cudamem {
 
-enum class Conv1dVariant { kGlobal, kReadonly, kShared, kConstant, kTiled };
-constexpr const char* kConv1dVariants[] = {"global", "readonly", "shared", "constant", "tiled"};
+enum class Conv1dVariant { kGlobal, kReadonly, kShared, kConstant, kParameter, kRegisters, kTiled };
+constexpr const char* kConv1dVariants[] = {"global",    "readonly",  "shared", "constant",
+                                           "parameter", "registers", "tiled"};
 
 constexpr int64_t kConstantBankBytes = 65536;  // all the __constant__ memory that a CUDA module has
+constexpr int64_t kParameterBytes = 2048;      // of coefficients as a kernel's argument; all arguments may have 4096
+constexpr int64_t kRegisterTaps = 32;          // that a thread keeps in registers
 
 struct Conv1dProblem {
   const void* input = nullptr;   // [batch, groups * channels_per_group, in_length], any strides

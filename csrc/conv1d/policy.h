@@ -11,6 +11,8 @@ namespace cudamem {
 constexpr int kConv1dMaxThreads = 256;
 constexpr int kConv1dMinBlocks = 3;  // per multiprocessor: left free, ptxas spills on some architectures to fit more
 constexpr int kConv1dStage = 1024;   // coefficients in shared memory at a time
+constexpr int kRegisterOutputs = 8;  // of a thread whose coefficients are in registers
+constexpr int kRegistersMinBlocks = 2;
 
 // The tiled kernels.
 constexpr int kTileWarps = 2;            // of a block; each works alone
@@ -19,16 +21,16 @@ constexpr int kTileAlignBytes = 32;      // where tiles of outputs start: at who
 // Outputs of a float32 thread: an odd number of quads, so that the threads of a warp meet different banks. More are
 // faster (17 taps: 130 us against 144), but in a row that fewer fill no more than once.
 constexpr int kFloatOutputs = 20, kShortRowOutputs = 8;
+constexpr int kUnrolledQuads = 8;                         // of taps, at most
 constexpr int kManyFilters = 8;                           // that a thread of a dense bank computes at once
 constexpr int kDilatedOutputs = 16, kStridedOutputs = 8;  // of a thread, where taps or outputs lie apart
 
 // Blocks of a multiprocessor, for whose sake the compiler saves registers: as many as do not make it spill.
 constexpr int kManyBlocks = kHopperOrNewer ? 20 : 16;
-template <typename scalar_t, int kOutputs, int kFilters, bool kAligned>
-constexpr int kTiledMinBlocks = kFilters > 1                                            ? 10
-                                : kOutputs == kFloatOutputs                             ? kAligned ? 14 : 12
-                                : sizeof(scalar_t) == 4 && kOutputs == kShortRowOutputs ? kManyBlocks
-                                                                                        : 16;
+template <typename scalar_t, int kOutputs, int kFilters>
+constexpr int kTiledMinBlocks = kFilters > 1 ? 10 : kOutputs == kFloatOutputs ? 12 : 16;
+template <int kOutputs, int kQuads>
+constexpr int kUnrolledMinBlocks = kOutputs == kShortRowOutputs ? kManyBlocks : kQuads == 1 ? 14 : 16;
 template <typename scalar_t, int kOutputs>
 constexpr int kSpreadMinBlocks = sizeof(scalar_t) == 8         ? kOutputs == kDilatedOutputs ? 6 : 12
                                  : kOutputs == kDilatedOutputs ? 14

@@ -115,34 +115,20 @@ __device__ inline bool is_extreme(float tap) {
   return tap != 0 && !(fabsf(tap) >= kSplitTiny && fabsf(tap) <= kSplitHuge);
 }
 
+// Checks and stores a warp's sums. The tile is found again, rather than kept in registers while all are in use.
 template <int kBlocks>
-__global__ void __launch_bounds__(32 * kTileWarps, kSplitMinBlocks)
-    conv1d_split_kernel(const __grid_constant__ Conv1dTiles p) {
+__device__ void finish_split(const Conv1dTiles& p, unsigned char* shared, float (&sums)[kBlocks][4]) {
   constexpr int kRow = 8 * kBlocks, kOutputs = 16 * kRow;
-  if constexpr (!kSplitHere) return;
-  extern __shared__ __align__(16) unsigned char shared[];
-  const Conv1dTile<float, 1, true> tile(p, shared);
-  if (!tile.exists) return;
-  tile.template stage<kOutputs / 128 + 1, kSplitTapsBefore, SplitTile<kBlocks>>();
-  const int lane = tile.lane, early = tile.early;
+  const int thread = opaque(static_cast<int>(threadIdx.x)), lane = thread % 32;
+  const Conv1dTile<float, 1, true> tile(p, shared, stretch_of(thread));
   const float* const taps = tile.taps + kSplitTapsBefore;
-  const SplitTile<kBlocks> samples{tile.samples};
-
   const float bias = tile.bias(0);
-  float sums[kBlocks][4];
-#pragma unroll
-  for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sums[b][i] = bias;
-  }
-  add_steps(sums, samples, taps + lane % 4 - lane / 4 - early, (p.taps + early + 14) / 8,
-            std::make_integer_sequence<int, kBlocks>());
-
   float zero = 0, least = kSplitLeast;  // zero: NaN, if a result is not finite
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
+      sums[b][i] += bias;
       zero += 0 * sums[b][i];
       least = fminf(least, fabsf(sums[b][i]));
     }
@@ -155,9 +141,10 @@ __global__ void __launch_bounds__(32 * kTileWarps, kSplitMinBlocks)
     }
   }
   if (__any_sync(0xffffffff, again)) {
+    const SplitTile<kBlocks> samples{tile.samples};
     for (int output = lane; output < kOutputs; output += 32) {
       float sum = bias;
-      for (int tap = 0; tap < p.taps; ++tap) sum += taps[tap] * samples.at(output + early + tap);
+      for (int tap = 0; tap < p.taps; ++tap) sum += taps[tap] * samples.at(output + tile.early + tap);
       const int position = tile.first + output;
       if (position >= 0 && position < p.out_length) tile.output[position] = sum;
     }
@@ -181,6 +168,23 @@ __global__ void __launch_bounds__(32 * kTileWarps, kSplitMinBlocks)
       if (position >= 0 && position < p.out_length) tile.output[position] = sums[b][i];
     }
   }
+}
+
+template <int kBlocks>
+__global__ void __launch_bounds__(32 * kTileWarps, kSplitMinBlocks)
+    conv1d_split_kernel(const __grid_constant__ Conv1dTiles p) {
+  if constexpr (!kSplitHere) return;
+  extern __shared__ __align__(16) unsigned char shared[];
+  const uint32_t stretch = stretch_of(threadIdx.x);
+  if (stretch >= p.all_tiles) return;
+  const Conv1dTile<float, 1, true> tile(p, shared, stretch);
+  if (!tile.exists) return;
+  tile.template stage<kBlocks + 1, kSplitTapsBefore, SplitTile<kBlocks>>();
+  const int lane = threadIdx.x % 32;
+  float sums[kBlocks][4] = {};
+  add_steps(sums, SplitTile<kBlocks>{tile.samples}, tile.taps + (kSplitTapsBefore + lane % 4 - lane / 4 - tile.early),
+            (p.taps + tile.early + 14) / 8, std::make_integer_sequence<int, kBlocks>());
+  finish_split(p, shared, sums);
 }
 
 }  // namespace cudamem

@@ -129,6 +129,7 @@ __device__ void stage(scalar_t* tile, const Row<scalar_t>& row, int position, in
 template <typename T>
 __device__ T* opaque(T* global) {
   asm("" : "+l"(global));
+  __builtin_assume(__isGlobal(global));
   return global;
 }
 __device__ inline int opaque(int value) {
@@ -147,7 +148,8 @@ __device__ void for_each_end(const Row<scalar_t>& row, int position, int count, 
   // The first kElems lanes look at the row's first elements, the next ones at its last.
   const bool of_head = lane < kElems;
   const int element = of_head ? lane : row.size - 2 * kElems + lane, i = element - position;
-  const bool wanted = of_head ? lane < head : lane < 2 * kElems && lane >= 2 * kElems - tail;
+  const bool wanted =
+      of_head ? lane < head : lane < 2 * kElems && lane >= 2 * kElems - tail && element >= head;
   if (wanted && row.has(element) && i >= 0 && i < count) function(element, i);
 }
 
@@ -157,8 +159,8 @@ struct InOrder {
 };
 
 // The same by one warp, from a position at a boundary, and without asynchronous copies: kLoads of a lane's vectors are
-// under way at once, in registers. `count`: whole vectors.
-template <int kLoads, typename Place, typename scalar_t>
+// under way at once, in registers. `count`: whole vectors. kCount: the same where it is known to the compiler, else 0.
+template <int kLoads, typename Place, int kCount, typename scalar_t>
 __device__ void stage_by_warp(scalar_t* tile, const Row<scalar_t>& row, int position, int count, int lane) {
   constexpr int kElems = kVectorElems<scalar_t>;
   if (row.stride != 1) {
@@ -172,18 +174,21 @@ __device__ void stage_by_warp(scalar_t* tile, const Row<scalar_t>& row, int posi
   const auto* from = opaque(reinterpret_cast<const uint4*>(row.data + at));
   auto* const to = reinterpret_cast<uint4*>(tile);
   const int left = count / kElems - lane;
+  const auto wanted = [&](int i) { return i + 32 <= kCount / kElems || i < left; };
   if (position >= 0 && position <= row.size - count) {
     uint4 vectors[kLoads];
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      if (32 * i < left) vectors[i] = __ldg(from + 32 * i);
+      if (wanted(32 * i)) vectors[i] = __ldg(from + 32 * i);
     }
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      if (32 * i < left) to[Place::place(lane + 32 * i)] = vectors[i];
+      if (wanted(32 * i)) to[Place::place(lane + 32 * i)] = vectors[i];
     }
+    if constexpr (kCount == 0) {
 #pragma unroll 1
-    for (int i = 32 * kLoads; i < left; i += 32) to[Place::place(lane + i)] = __ldg(from + i);
+      for (int i = 32 * kLoads; i < left; i += 32) to[Place::place(lane + i)] = __ldg(from + i);
+    }
     return;
   }
   // Zeros for what lies beyond the row's ends.
@@ -196,10 +201,12 @@ __device__ void stage_by_warp(scalar_t* tile, const Row<scalar_t>& row, int posi
   }
 #pragma unroll
   for (int i = 0; i < kLoads; ++i) {
-    if (32 * i < left) to[Place::place(lane + 32 * i)] = vectors[i];
+    if (wanted(32 * i)) to[Place::place(lane + 32 * i)] = vectors[i];
   }
+  if constexpr (kCount == 0) {
 #pragma unroll 1
-  for (int i = 32 * kLoads; i < left; i += 32) to[Place::place(lane + i)] = within(i) ? __ldg(from + i) : uint4{};
+    for (int i = 32 * kLoads; i < left; i += 32) to[Place::place(lane + i)] = within(i) ? __ldg(from + i) : uint4{};
+  }
   for_each_end(row, position, count, lane, [&](int element, int i) {
     const uint32_t place = Place::place(static_cast<uint32_t>(i) / kElems) * kElems + i % kElems;
     tile[place] = __ldg(row.data + element);

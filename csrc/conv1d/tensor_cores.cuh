@@ -82,7 +82,9 @@ template <typename scalar_t, int kSteps>
 __global__ void __launch_bounds__(32 * kTileWarps, kTensorMinBlocks)
     conv1d_tensor_cores_kernel(const __grid_constant__ Conv1dTiles p) {
   extern __shared__ __align__(16) unsigned char shared[];
-  const Conv1dTile<scalar_t, 1, true, kTensorAlignBytes> tile(p, shared);
+  const uint32_t stretch = stretch_of(threadIdx.x);
+  if (stretch >= p.all_tiles) return;
+  const Conv1dTile<scalar_t, 1, true, kTensorAlignBytes> tile(p, shared, stretch);
   if (!tile.exists) return;
   tile.template stage<kTensorLoads, kTensorTapsBefore>();
   const int lane = tile.lane;

@@ -43,14 +43,21 @@ struct Conv1dTiles {
   int taps_bytes, warp_bytes;    // in shared memory: coefficients, and with the samples
 };
 
+// Which stretch of all is that of a thread's warp: from all_tiles on, none.
+__device__ inline uint32_t stretch_of(uint32_t thread) { return blockIdx.x * kTileWarps + thread / 32; }
+
+// Where a tile's coefficients begin: each channel's at its `early`, or, if not negative, after so many zeros.
+constexpr int kTapsAtEarly = -1;
+
 // A warp's tile. Its outputs begin at a multiple of kAlignBytes, and may so lie before the row's start. Its samples
 // begin at a multiple of 16 bytes, `early` of them before the first output's first one. kOneChannel: in a group.
-template <typename scalar_t, int kFilters, bool kOneChannel, int kAlignBytes = kTileAlignBytes>
+// kPlain: so is one filter, and samples lie side by side.
+template <typename scalar_t, int kFilters, bool kOneChannel, int kAlignBytes = kTileAlignBytes, bool kPlain = false>
 struct Conv1dTile {
   using acc_t = conv1d_acc_t<scalar_t>;
   const Conv1dTiles& p;
   const int lane;
-  bool exists = false;
+  bool exists;
   uint32_t group, filter;  // the first filter in the group
   int first;               // output
   int first_input, early;  // early: of the group's first channel
@@ -59,13 +66,13 @@ struct Conv1dTile {
   acc_t* taps;             // in shared memory: [channel][tap][filter]
   scalar_t* samples;       // [channel][sample]
 
-  __device__ Conv1dTile(const Conv1dTiles& p, unsigned char* shared)
+  __device__ Conv1dTile(const Conv1dTiles& p, unsigned char* shared, uint32_t stretch)
       : p(p), lane(opaque(static_cast<int>(threadIdx.x % 32))) {
-    const uint32_t warp = threadIdx.x / 32;
-    uint32_t stretch = blockIdx.x * kTileWarps + warp;
-    if (stretch >= p.all_tiles) return;
-    uint32_t out_row = p.tiles.divide(stretch), block = out_row;
-    uint32_t in_batch = p.filter_blocks.divide(block);
+    uint32_t out_row = p.tiles.divide(stretch), in_batch = out_row, block = 0;
+    if constexpr (!kPlain) {
+      block = out_row;
+      in_batch = p.filter_blocks.divide(block);
+    }
     if constexpr (kFilters > 1) out_row = in_batch * p.filters + block * kFilters;
     const uint32_t batch = p.groups.divide(in_batch);
     group = in_batch;
@@ -75,28 +82,28 @@ struct Conv1dTile {
             static_cast<int>(reinterpret_cast<uintptr_t>(output) % kAlignBytes / sizeof(scalar_t));
     exists = first < p.out_length;
     row = {static_cast<const scalar_t*>(p.input) + batch * p.batch_stride + group * p.group_stride, p.in_length,
-           p.length_stride};
+           kPlain ? 1 : p.length_stride};
     first_input = first * p.stride - p.padding;
     early = row.early(first_input);
-    shared += warp * p.warp_bytes;
+    shared += threadIdx.x / 32 * p.warp_bytes;
     taps = reinterpret_cast<acc_t*>(shared);
     samples = reinterpret_cast<scalar_t*>(shared + p.taps_bytes);
   }
 
+  // The first filter's place among all groups'.
+  __device__ uint32_t filter_row() const { return kPlain ? group : group * p.filters + filter; }
+
   __device__ acc_t bias(int f) const {
     const bool has = p.bias != nullptr && (kFilters == 1 || filter + f < p.filters);
-    return has ? convert<acc_t>(__ldg(static_cast<const scalar_t*>(p.bias) + (group * p.filters + filter + f)))
-               : acc_t{0};
+    return has ? convert<acc_t>(__ldg(static_cast<const scalar_t*>(p.bias) + (filter_row() + f))) : acc_t{0};
   }
 
-  // Coefficient `index` of [channel][filter][tap], 0 for filters past the last, and its place: tap 0 lies at
-  // `taps_before` or, without that, at its channel's `early`.
+  // Coefficient `index` of [channel][filter][tap], 0 for filters past the last, and its place.
   __device__ scalar_t coefficient(uint32_t index, int taps_before, int& at) const {
     const auto* weight = static_cast<const scalar_t*>(p.weight);
     if constexpr (kOneChannel && kFilters == 1) {
-      at = (taps_before > 0 ? taps_before : early) + index;
-      weight += int64_t{group * p.filters + filter} * p.taps;
-      return __ldg(weight + (p.first_tap + static_cast<int>(index) * p.tap_step));
+      at = (taps_before >= 0 ? taps_before : early) + index;
+      return __ldg(weight + (filter_row() * p.taps + p.first_tap + index * p.tap_step));
     }
     uint32_t tap = index;
     const uint32_t pair = p.divide_taps.divide(tap);
@@ -104,8 +111,8 @@ struct Conv1dTile {
     const Row<scalar_t> of_channel{row.data + channel * p.channel_stride, row.size, row.stride};
     at = (channel * p.taps_room + of_channel.early(first_input) + tap) * kFilters + f;
     if (filter + f >= p.filters) return convert<scalar_t>(0.0f);
-    weight += group * int64_t{p.group_weights} + (filter + f) * p.filter_stride + channel * p.filter_channel_stride;
-    return __ldg(weight + (p.first_tap + static_cast<int>(tap) * p.tap_step));
+    return __ldg(weight + (group * p.group_weights + (filter + f) * p.filter_stride +
+                           channel * p.filter_channel_stride + p.first_tap + tap * p.tap_step));
   }
 
   // Calls function(samples, taps, early) for each of the group's channels.
@@ -124,8 +131,9 @@ struct Conv1dTile {
   }
 
   // Brings samples and coefficients to shared memory, for this warp. kLoads: 16-byte loads of a thread at once.
-  // kTapsBefore: zeros before the first tap, and zeros after the last one; 0: neither.
-  template <int kLoads, int kTapsBefore = 0, typename Place = InOrder>
+  // kTapsBefore: where there are zeros before the first tap, there are some after the last one too. kCount: samples,
+  // where the compiler knows their number; then a lane has one coefficient at most.
+  template <int kLoads, int kTapsBefore = kTapsAtEarly, typename Place = InOrder, int kCount = 0>
   __device__ void stage() const {
     const uint32_t count = kOneChannel ? p.taps : p.channels * kFilters * p.taps;
     int at = 0;
@@ -137,15 +145,18 @@ struct Conv1dTile {
     }
     Row<scalar_t> of_channel = row;
     for_each_channel([&](scalar_t* target, acc_t*, int early) {
-      stage_by_warp<kLoads, Place>(target, of_channel, first_input - early, p.staged_elems, lane);
+      stage_by_warp<kLoads, Place, kCount>(target, of_channel, first_input - early,
+                                           kCount > 0 ? kCount : p.staged_elems, lane);
       of_channel.data += p.channel_stride;
     });
     if constexpr (kTapsBefore > 0) __syncwarp();
     if (lane < count) taps[at] = convert<acc_t>(mine);
+    if constexpr (kCount == 0) {
 #pragma unroll 1
-    for (uint32_t i = lane + 32; i < count; i += 32) {
-      const scalar_t value = coefficient(i, kTapsBefore, at);
-      taps[at] = convert<acc_t>(value);
+      for (uint32_t i = lane + 32; i < count; i += 32) {
+        const scalar_t value = coefficient(i, kTapsBefore, at);
+        taps[at] = convert<acc_t>(value);
+      }
     }
     __syncwarp();
   }
@@ -224,7 +235,7 @@ __device__ void add_four_taps(acc_t (&sums)[kFilters][kOutputs], SlidingWindow<s
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     if (i < begin) continue;
-    if (i >= end) break;
+    if (i > 0 && i >= end) break;
 #pragma unroll
     for (int f = 0; f < kFilters; ++f) {
       const acc_t coefficient = of_taps[(i * kFilters + f) / 4].v[(i * kFilters + f) % 4];
@@ -285,12 +296,26 @@ __device__ void store_outputs(scalar_t* row, int row_length, int position, const
   }
 }
 
+// The 16 bytes from element kShift of `elems` on, which lies at a boundary itself.
+template <int kShift, typename scalar_t>
+__device__ uint4 shifted_vector(const scalar_t* elems) {
+  if constexpr (kShift == 0) return *reinterpret_cast<const uint4*>(elems);
+  const auto* words = reinterpret_cast<const uint32_t*>(elems);
+  if constexpr (kShift % 2 == 1) {
+    const uint4 whole = *reinterpret_cast<const uint4*>(words + (kShift == 1 ? 0 : 4));
+    return kShift == 1 ? uint4{whole.y, whole.z, whole.w, words[4]} : uint4{words[3], whole.x, whole.y, whole.z};
+  }
+  const uint2 lower = *reinterpret_cast<const uint2*>(words + 2), upper = *reinterpret_cast<const uint2*>(words + 4);
+  return {lower.x, lower.y, upper.x, upper.y};
+}
+
 // The outputs of a warp, kOutputs of each lane, change places through shared memory, so that stores follow each other.
-// `first` lies at a 16-byte boundary. `outputs` is room for them, of this warp alone.
+// Those stored are `count` of them from `shift` on; `first` is the position of the first one, at a 16-byte boundary.
+// `outputs` is room for them, of this warp alone.
 template <typename scalar_t, int kOutputs>
-__device__ void store_exchanged(scalar_t* row, int row_length, int first, const scalar_t (&sums)[kOutputs],
-                                scalar_t* outputs) {
-  constexpr int kElems = kVectorElems<scalar_t>, kAll = 32 * kOutputs;
+__device__ void store_exchanged(scalar_t* row, int row_length, int first, int count, int shift,
+                                const scalar_t (&sums)[kOutputs], scalar_t* outputs) {
+  constexpr int kElems = kVectorElems<scalar_t>, kVectors = kOutputs / kElems;  // of a lane
   const int lane = opaque(static_cast<int>(threadIdx.x % 32));
   __syncwarp();
 #pragma unroll
@@ -300,29 +325,48 @@ __device__ void store_exchanged(scalar_t* row, int row_length, int first, const 
   __syncwarp();
   const int at = first + lane * kElems;
   auto* const to = opaque(reinterpret_cast<uint4*>(row + at));
-  const auto* from = reinterpret_cast<const uint4*>(outputs) + lane;
-  if (first >= 0 && first <= row_length - kAll) {
+  const bool last = (lane + 32 * (kVectors - 1)) * kElems < count;  // all lanes have the others
+  const bool within = first >= 0 && first <= row_length - count;
+  const auto store = [&](auto shift) {
+    uint4 vectors[kVectors];
 #pragma unroll
-    for (int i = 0; i < kAll / kElems; i += 32) to[i] = from[i];
-    return;
-  }
+    for (int i = 0; i < kVectors; ++i) {
+      vectors[i] = shifted_vector<decltype(shift)::value>(outputs + (lane + 32 * i) * kElems);
+    }
+    if (within) {
 #pragma unroll
-  for (int i = 0; i < kAll / kElems; i += 32) {
-    const int begin = at + i * kElems;
-    if (begin >= 0 && begin <= row_length - kElems) to[i] = from[i];
+      for (int i = 0; i < kVectors; ++i) {
+        if (i < kVectors - 1 || last) to[32 * i] = vectors[i];
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int begin = at + 32 * i * kElems;
+      if (begin >= 0 && begin <= row_length - kElems && (i < kVectors - 1 || last)) to[32 * i] = vectors[i];
+    }
+  };
+  if (shift == 0) {
+    store(std::integral_constant<int, 0>());
+  } else if constexpr (sizeof(scalar_t) == 4) {
+    if (shift == 1) store(std::integral_constant<int, 1>());
+    if (shift == 2) store(std::integral_constant<int, 2>());
+    if (shift == 3) store(std::integral_constant<int, 3>());
   }
-  for_each_end(Row<scalar_t>{row, row_length, 1}, first, kAll, lane,
-               [&](int element, int i) { row[element] = outputs[i]; });
+  if (within) return;
+  for_each_end(Row<scalar_t>{row, row_length, 1}, first, count, lane,
+               [&](int element, int i) { row[element] = outputs[i + shift]; });
 }
 
-// kAligned: no tile's samples come early.
-template <typename scalar_t, int kOutputs, int kFilters, bool kOneChannel, bool kAligned = false>
-__global__ void __launch_bounds__(32 * kTileWarps, kTiledMinBlocks<scalar_t, kOutputs, kFilters, kAligned>)
+template <typename scalar_t, int kOutputs, int kFilters, bool kOneChannel>
+__global__ void __launch_bounds__(32 * kTileWarps, kTiledMinBlocks<scalar_t, kOutputs, kFilters>)
     conv1d_tiled_kernel(const __grid_constant__ Conv1dTiles p) {
   using acc_t = conv1d_acc_t<scalar_t>;
   using Window = SlidingWindow<scalar_t, kOutputs>;
   extern __shared__ __align__(16) unsigned char shared[];
-  const Conv1dTile<scalar_t, kFilters, kOneChannel> tile(p, shared);
+  const uint32_t stretch = stretch_of(threadIdx.x);
+  if (stretch >= p.all_tiles) return;
+  const Conv1dTile<scalar_t, kFilters, kOneChannel> tile(p, shared, stretch);
   if (!tile.exists) return;
   tile.template stage<kOutputs / kVectorElems<scalar_t> + 1>();
 
@@ -334,13 +378,12 @@ __global__ void __launch_bounds__(32 * kTileWarps, kTiledMinBlocks<scalar_t, kOu
     for (int r = 0; r < kOutputs; ++r) sums[f][r] = bias;
   }
   tile.for_each_channel([&](const scalar_t* samples, const acc_t* taps, int early) {
-    if constexpr (kAligned) early = 0;
     Window window{samples + tile.lane * kOutputs};
     add_taps(sums, window, taps, early, early + p.taps, std::make_integer_sequence<int, Window::kQuads>());
   });
 
   if constexpr (kFilters == 1 && std::is_same_v<scalar_t, acc_t>) {
-    store_exchanged(tile.output, p.out_length, tile.first, sums[0], tile.samples);
+    store_exchanged(tile.output, p.out_length, tile.first, p.tile_outputs, 0, sums[0], tile.samples);
   } else {
 #pragma unroll
     for (int f = 0; f < kFilters; ++f) {
@@ -358,7 +401,9 @@ __global__ void __launch_bounds__(32 * kTileWarps, kSpreadMinBlocks<scalar_t, kO
     conv1d_spread_kernel(const __grid_constant__ Conv1dTiles p) {
   using acc_t = conv1d_acc_t<scalar_t>;
   extern __shared__ __align__(16) unsigned char shared[];
-  const Conv1dTile<scalar_t, 1, kOneChannel> tile(p, shared);
+  const uint32_t stretch = stretch_of(threadIdx.x);
+  if (stretch >= p.all_tiles) return;
+  const Conv1dTile<scalar_t, 1, kOneChannel> tile(p, shared, stretch);
   if (!tile.exists) return;
   tile.template stage<kOutputs / kVectorElems<scalar_t> + 1>();
 

@@ -2,11 +2,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <utility>
-
 #include "conv1d/conv1d.h"
 #include "conv1d/split.cuh"
 #include "conv1d/tensor_cores.cuh"
+#include "conv1d/unrolled.cuh"
 
 namespace cudamem {
 namespace {
@@ -33,15 +32,20 @@ struct TiledKernels {
   static constexpr int kDenseOutputs = 4;
 
   static constexpr TiledKernel any = conv1d_tiled_kernel<scalar_t, kOutputs, 1, false>;
-  static constexpr TiledKernel one_channel(bool aligned) {
-    if constexpr (kFloat<scalar_t>) {
-      return aligned ? conv1d_tiled_kernel<scalar_t, kOutputs, 1, true, true>
-                     : conv1d_tiled_kernel<scalar_t, kOutputs, 1, true>;
-    }
-    return nullptr;
+  static constexpr TiledKernel one_channel() {
+    if constexpr (kFloat<scalar_t>) return conv1d_tiled_kernel<scalar_t, kOutputs, 1, true>;
+    return any;
   }
-  static constexpr TiledKernel short_rows() {
-    if constexpr (kFloat<scalar_t>) return conv1d_tiled_kernel<scalar_t, kShortRowOutputs, 1, true>;
+  template <int kOutputs>
+  static TiledKernel unrolled(int64_t taps) {
+    return unrolled<kOutputs>(ceil_div<int64_t>(taps, 4) - 1, std::make_integer_sequence<int, kUnrolledQuads>());
+  }
+  template <int kOutputs, int... kTurns>
+  static TiledKernel unrolled(int64_t index, std::integer_sequence<int, kTurns...>) {
+    if constexpr (kFloat<scalar_t>) {
+      constexpr TiledKernel kernels[] = {conv1d_unrolled_kernel<kOutputs, kTurns + 1>...};
+      return kernels[index];
+    }
     return nullptr;
   }
   static constexpr TiledKernel dense() {
@@ -107,7 +111,7 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
   if (problem.in_length > kLimit || problem.out_length > kLimit || std::abs(problem.padding) > kLimit ||
       problem.taps > kTapLimit || problem.stride > kTapLimit || problem.dilation > kTapLimit ||
       problem.out_length > kLimit / problem.stride || problem.channels_per_group > kTapLimit ||
-      problem.channels_out_per_group > kLimit / (problem.channels_per_group * problem.taps)) {
+      problem.out_channels > kLimit / (problem.channels_per_group * problem.taps)) {
     return plan;
   }
 
@@ -155,11 +159,17 @@ TiledPlan plan_of(const Conv1dProblem& problem) {
     kernel = Kernels::dense();
     outputs = 32 * Kernels::kDenseOutputs;
     filters_at_once = kManyFilters;
-  } else if (one_channel && reach <= 32 * kShortRowOutputs && Kernels::short_rows() != nullptr) {
-    kernel = Kernels::short_rows();
-    outputs = 32 * kShortRowOutputs;
+  } else if (kFloat<scalar_t> && one_channel && problem.taps <= 4 * kUnrolledQuads && problem.length_stride == 1) {
+    // A thread's outputs begin early with its samples: so the last ones of a tile are not all stored.
+    const int64_t unused = early == 0 ? 0 : granule;
+    const bool is_short = reach <= 32 * kShortRowOutputs - unused;
+    kernel = is_short ? Kernels::template unrolled<kShortRowOutputs>(problem.taps)
+                      : Kernels::template unrolled<kFloatOutputs>(problem.taps);
+    outputs = 32 * (is_short ? kShortRowOutputs : kFloatOutputs) - unused;
+    taps_room = rounded(problem.taps, 4);
+    halo = taps_room + unused;
   } else {
-    kernel = one_channel && kFloat<scalar_t> ? Kernels::one_channel(early == 0) : Kernels::any;
+    kernel = one_channel ? Kernels::one_channel() : Kernels::any;
     outputs = 32 * Kernels::kOutputs;
   }
 
@@ -226,9 +236,12 @@ void add_entries(std::vector<KernelEntry>& entries) {
   };
   using Kernels = TiledKernels<scalar_t>;
   add("conv1d_tiled<" + dtype + ">", Kernels::any);
-  add("conv1d_tiled<" + dtype + ", one channel>", Kernels::one_channel(false));
-  add("conv1d_tiled<" + dtype + ", one channel, aligned>", Kernels::one_channel(true));
-  add("conv1d_tiled<" + dtype + ", short rows>", Kernels::short_rows());
+  if (Kernels::one_channel() != Kernels::any) add("conv1d_tiled<" + dtype + ", one channel>", Kernels::one_channel());
+  for (int quads = 1; quads <= kUnrolledQuads; ++quads) {
+    const std::string taps = std::to_string(4 * quads) + " taps>";
+    add("conv1d_unrolled<" + dtype + ", " + taps, Kernels::template unrolled<kFloatOutputs>(4 * quads));
+    add("conv1d_unrolled<" + dtype + ", short rows, " + taps, Kernels::template unrolled<kShortRowOutputs>(4 * quads));
+  }
   add("conv1d_tiled<" + dtype + ", 8 filters>", Kernels::dense());
   add("conv1d_spread<" + dtype + ">", Kernels::spread);
   add("conv1d_spread<" + dtype + ", stride>", Kernels::strided);

@@ -789,6 +789,16 @@ def test_more_than_2_to_the_31_elements(device, variant, shape):
             assert_within(got[signal, :, start : start + 30], want, bound(window, w, None, want, (), roundings=1))
 
 
+@pytest.mark.large(gib=24)
+@pytest.mark.parametrize("variant", [None, "tiled", "global"])
+def test_more_than_2_to_the_32_signals(cuda, variant):
+    x, w = torch.zeros(2**29 + 1, 1, 1, device=cuda), torch.arange(1.0, 9.0, device=cuda).view(8, 1, 1)
+    x[-1] = 3
+    got = cudamem_ops.conv1d(x, w, variant=variant)
+    assert (got[-1] == 3 * w[:, :, 0]).all()
+    assert (got[0] == 0).all()
+
+
 @pytest.mark.large(gib=16)
 @every_kernel
 def test_offsets_beyond_2_to_the_31(device, variant):

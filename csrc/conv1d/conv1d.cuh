@@ -171,7 +171,8 @@ __global__ void __launch_bounds__(kConv1dMaxThreads, kConv1dMinBlocks)
   }
 }
 
-// One channel a group, kRegisterTaps at most. Of kRegisterOutputs outputs a thread, each lies a block after the last one.
+// One channel a group, kRegisterTaps at most. Of kRegisterOutputs outputs a thread, each lies a block after the last
+// one.
 template <typename scalar_t>
 __global__ void __launch_bounds__(kConv1dMaxThreads, kRegistersMinBlocks)
     conv1d_registers_kernel(const __grid_constant__ Conv1dProblem p) {

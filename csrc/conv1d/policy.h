@@ -28,9 +28,13 @@ constexpr int kDilatedOutputs = 16, kStridedOutputs = 8;  // of a thread, where 
 // Blocks of a multiprocessor, for whose sake the compiler saves registers: as many as do not make it spill.
 constexpr int kManyBlocks = kHopperOrNewer ? 20 : 16;
 template <typename scalar_t, int kOutputs, int kFilters>
-constexpr int kTiledMinBlocks = kFilters > 1 ? 10 : kOutputs == kFloatOutputs ? 12 : 16;
+constexpr int kTiledMinBlocks = kFilters > 1                ? 10
+                                : kOutputs == kFloatOutputs ? 12
+                                                            : 16;
 template <int kOutputs, int kQuads>
-constexpr int kUnrolledMinBlocks = kOutputs == kShortRowOutputs ? kManyBlocks : kQuads == 1 ? 14 : 16;
+constexpr int kUnrolledMinBlocks = kOutputs == kShortRowOutputs ? kManyBlocks
+                                   : kQuads == 1                ? 14
+                                                                : 16;
 template <typename scalar_t, int kOutputs>
 constexpr int kSpreadMinBlocks = sizeof(scalar_t) == 8         ? kOutputs == kDilatedOutputs ? 6 : 12
                                  : kOutputs == kDilatedOutputs ? 14

@@ -148,8 +148,7 @@ __device__ void for_each_end(const Row<scalar_t>& row, int position, int count, 
   // The first kElems lanes look at the row's first elements, the next ones at its last.
   const bool of_head = lane < kElems;
   const int element = of_head ? lane : row.size - 2 * kElems + lane, i = element - position;
-  const bool wanted =
-      of_head ? lane < head : lane < 2 * kElems && lane >= 2 * kElems - tail && element >= head;
+  const bool wanted = of_head ? lane < head : lane < 2 * kElems && lane >= 2 * kElems - tail && element >= head;
   if (wanted && row.has(element) && i >= 0 && i < count) function(element, i);
 }
 

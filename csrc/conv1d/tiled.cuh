@@ -22,25 +22,31 @@
 namespace cudamem {
 
 // What the kernels need to know of a problem and of how it is cut. Counts are those of a group.
+//
+// A tile is what a warp computes: the outputs of a stretch by one filter, or by kManyFilters. Tiles are numbered
+// (batch, group, block of filters, stretch), the last running fastest, so that warps which run together work on
+// neighbours.
 struct Conv1dTiles {
+  // What every kernel needs comes first: DividedDims says why.
   const void *input, *weight, *bias;
   void* output;
+  int64_t batch_stride, group_stride;  // of the input, in elements
   int in_length, out_length;
-  int64_t batch_stride, group_stride, channel_stride, length_stride;  // of the input, in elements
-  int stride, dilation, padding;                                      // negative padding: the input is cut
-  int taps, channels, filters;
-  int group_weights, filter_stride, filter_channel_stride;  // of the weight
-  int first_tap, tap_step;                                  // 0 and 1, or in reverse order
-
-  // A tile is what a warp computes: the outputs of a stretch by one filter, or by kManyFilters. Tiles are numbered
-  // (batch, group, block of filters, stretch), the last running fastest, so that warps which run together work on
-  // neighbours.
+  int padding;  // negative: the input is cut
+  int taps;
+  int first_tap, tap_step;  // 0 and 1, or in reverse order
   uint32_t all_tiles;
-  Divisor tiles, filter_blocks, groups, divide_taps;
   int tile_outputs;
+  int taps_bytes, warp_bytes;  // in shared memory: coefficients, and with the samples
+  Divisor tiles, groups;
+
+  int64_t channel_stride, length_stride;  // of the input, in elements
+  int stride, dilation;
+  int channels, filters;
+  int group_weights, filter_stride, filter_channel_stride;  // of the weight
+  Divisor filter_blocks, divide_taps;
   int staged_elems, tile_elems;  // of a channel: samples, and the room they take
   int taps_room;                 // of a filter and a channel: a multiple of 4
-  int taps_bytes, warp_bytes;    // in shared memory: coefficients, and with the samples
 };
 
 // Which stretch of all is that of a thread's warp: from all_tiles on, none.
@@ -68,22 +74,23 @@ struct Conv1dTile {
 
   __device__ Conv1dTile(const Conv1dTiles& p, unsigned char* shared, uint32_t stretch)
       : p(p), lane(opaque(static_cast<int>(threadIdx.x % 32))) {
-    uint32_t out_row = p.tiles.divide(stretch), in_batch = out_row, block = 0;
+    uint32_t in_batch = p.tiles.divide(stretch), block = 0;
+    uint64_t out_row = in_batch;
     if constexpr (!kPlain) {
-      block = out_row;
+      block = in_batch;
       in_batch = p.filter_blocks.divide(block);
     }
-    if constexpr (kFilters > 1) out_row = in_batch * p.filters + block * kFilters;
+    if constexpr (kFilters > 1) out_row = in_batch * uint64_t(p.filters) + block * kFilters;
     const uint32_t batch = p.groups.divide(in_batch);
     group = in_batch;
     filter = block * kFilters;
-    output = static_cast<scalar_t*>(p.output) + out_row * static_cast<uint64_t>(p.out_length);
+    output = static_cast<scalar_t*>(p.output) + out_row * p.out_length;
     first = static_cast<int>(stretch * p.tile_outputs) -
             static_cast<int>(reinterpret_cast<uintptr_t>(output) % kAlignBytes / sizeof(scalar_t));
     exists = first < p.out_length;
     row = {static_cast<const scalar_t*>(p.input) + batch * p.batch_stride + group * p.group_stride, p.in_length,
            kPlain ? 1 : p.length_stride};
-    first_input = first * p.stride - p.padding;
+    first_input = (kPlain ? first : first * p.stride) - p.padding;
     early = row.early(first_input);
     shared += threadIdx.x / 32 * p.warp_bytes;
     taps = reinterpret_cast<acc_t*>(shared);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+
 #include "conv1d/conv1d.h"
 #include "conv1d/split.cuh"
 #include "conv1d/tensor_cores.cuh"

@@ -268,14 +268,14 @@ __device__ inline acc_t sum_lanes(acc_t value, int lanes) {
   return value;
 }
 
-// Thread 0 ends with the sum of the block, which is a power of two of warps, or less than one.
-template <typename acc_t>
+// Thread 0 ends with the sum of the block, which is a power of two of warps, or less than one. Once in a kernel.
+// kThreads: of the block, where the compiler knows their number, else 0.
+template <int kThreads = 0, typename acc_t>
 __device__ inline acc_t sum_block(acc_t value) {
   __shared__ acc_t warp_sums[kWarp];
-  const int warps = blockDim.x / kWarp;
+  const int warps = (kThreads > 0 ? kThreads : blockDim.x) / kWarp;
   value = sum_lanes(value, kWarp);
   if (warps <= 1) return value;
-  __syncthreads();  // those who read before have done so
   if (threadIdx.x % kWarp == 0) warp_sums[threadIdx.x / kWarp] = value;
   __syncthreads();
   if (threadIdx.x < kWarp) value = sum_lanes(threadIdx.x < warps ? warp_sums[threadIdx.x] : zero<acc_t>(), warps);

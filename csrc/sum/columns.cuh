@@ -53,7 +53,8 @@ __device__ inline void add_columns(sum_t (&sums)[kElems<in_t>], const uint4 (&ro
 }
 
 // Few rows, whole vectors, outputs side by side: a thread sees a column from end to end, and no block shares one.
-template <typename in_t, typename acc_t>
+// kLoads: rows that are under way at once.
+template <typename in_t, typename acc_t, int kLoads>
 __global__ void __launch_bounds__(kFewRowsThreads) sum_few_rows_kernel(const __grid_constant__ SumParams p) {
   constexpr int V = kElems<in_t>;
   const uint32_t vector = blockIdx.x * kFewRowsThreads + threadIdx.x;
@@ -61,13 +62,13 @@ __global__ void __launch_bounds__(kFewRowsThreads) sum_few_rows_kernel(const __g
   int64_t in_offset, out_offset;
   p.kept.offsets(blockIdx.y, in_offset, out_offset);
   const in_t* in = static_cast<const in_t*>(p.input) + in_offset + int64_t{vector} * V;
-  const int64_t stride = p.reduced.in_strides[0];
+  const int64_t stride = p.reduced.dims[0].in_stride;
   const int rows = static_cast<int>(p.reduced.size);
   column_t<in_t, acc_t> sums[V] = {};
   if (!active) return;
   const uint4* next = reinterpret_cast<const uint4*>(in);
   int left = rows;
-  stream_items<4, kColumnGroup<in_t, acc_t>>(
+  stream_items<kLoads, kColumnGroup<in_t, acc_t>>(
       rows,
       [&] {
         const uint4 row = load_or_zeros(next, left > 0);
@@ -156,8 +157,8 @@ __global__ void __launch_bounds__(kColumnThreads<sizeof(in_t)>,
   const int first = static_cast<int>(blockIdx.y * p.piece);
   const int end = static_cast<int>(min(first + p.piece, int64_t{rows}));
   // Row r; of two dims, `inner_size` rows lie a stride apart, and the next ones after them.
-  const int inner_size = kOneDim ? 1 : static_cast<int>(p.reduced.sizes[1].divisor);
-  const int64_t outer_stride = p.reduced.in_strides[0], stride = p.reduced.in_strides[kOneDim ? 0 : 1];
+  const int inner_size = kOneDim ? 1 : static_cast<int>(p.reduced.dims[1].size.divisor);
+  const int64_t outer_stride = p.reduced.dims[0].in_stride, stride = p.reduced.dims[kOneDim ? 0 : 1].in_stride;
   auto row = [&](int r) {
     return kOneDim ? in + r * stride : in + r / inner_size * outer_stride + r % inner_size * stride;
   };

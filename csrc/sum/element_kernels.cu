@@ -28,7 +28,8 @@ PartialKernels kernels_of() {
           sum_partials_kernel<elem_acc_t>,
           sizeof(wide_t<acc_t>),
           sizeof(acc_t),
-          sizeof(wide_t<elem_acc_t>)};
+          sizeof(wide_t<elem_acc_t>),
+          Mail<wide_t<acc_t>>::kLetters};
 }
 
 }  // namespace

@@ -10,13 +10,14 @@ using SumKernel = void (*)(SumParams);
 // Outputs that own runs of memory. Null where a type has none; compensated ones exist for float32 in all shapes, for
 // the other floating types for long runs.
 struct RowKernels {
-  SumKernel one_run = nullptr, runs = nullptr, packed = nullptr, packed_few = nullptr, short_rows = nullptr;
+  SumKernel long_rows = nullptr, one_run = nullptr, runs = nullptr, packed = nullptr, packed_few = nullptr,
+            short_rows = nullptr;
 };
 RowKernels row_kernels(DType in_type, bool compensated);
 
 // Outputs side by side in memory.
 struct ColumnKernels {
-  SumKernel few_rows = nullptr, one_dim = nullptr, two_dims = nullptr;
+  SumKernel two_rows = nullptr, few_rows = nullptr, one_dim = nullptr, two_dims = nullptr;
 };
 ColumnKernels column_kernels(DType in_type, bool compensated);
 
@@ -26,10 +27,10 @@ struct ElementKernels {
 };
 ElementKernels element_kernels(DType cast_type, bool compensated);
 
-// Those that add up partial sums in a second launch, and how many bytes one takes.
+// Those that add up partial sums in a second launch, how many bytes one takes, and how many letters one of rows.
 struct PartialKernels {
   SumKernel rows = nullptr, columns = nullptr, elements = nullptr;
-  int row_bytes = 0, column_bytes = 0, element_bytes = 0;
+  int row_bytes = 0, column_bytes = 0, element_bytes = 0, row_letters = 0;
 };
 PartialKernels partial_kernels(DType cast_type, bool compensated);
 

@@ -11,7 +11,10 @@ constexpr int kTextbookThreads = 256;
 constexpr int kTextbookItems = 16;
 constexpr int kTextbookChunk = kTextbookThreads * kTextbookItems;
 
-constexpr int kMaxSumThreads = 512;  // rows
+constexpr int kMaxSumThreads = 512;  // rows of several runs
+constexpr int kLongThreads = 256;    // rows of which a block has one
+constexpr int kRowLoads = 4;         // vectors of a thread under way at once
+constexpr int kGroupThreads = 256;   // of a block with several rows
 constexpr int kPackedThreads = 256;
 constexpr int kPackedLoads = 4;  // vectors of a thread; 2 in 512 threads are 3% slower for float16
 constexpr int kFewRowsThreads = 256;
@@ -38,15 +41,12 @@ struct SumPolicy {
   int64_t few_bytes = 1 << 22;       // together have less than this, that leaves multiprocessors idle, and only
   int64_t short_of_few_bytes = 512;  // rows up to this are
   int64_t short_lane_elems = 32;     // a thread adds at most so many elements of a short row, if a warp can
-  int64_t lane_vectors = 8;          // a thread's part of a row that a warp or less has
-  int64_t thread_vectors = 16;       // a thread's part of a row that a block has
+  int64_t lane_vectors = 8;          // a thread's part of a row that less than a warp has
+  int64_t warp_vectors = 2048;       // rows up to this are a warp's, where they are many
   int64_t few_threads = 65536;       // with fewer threads than this, each has less
+  int64_t runs_thread_vectors = 64;  // a thread's part of many runs that a block has
   int64_t single_vectors = 4096;     // up to this, one block is faster than several that meet
-  int64_t single_thread_vectors = 4;
-  int64_t small_vectors = 262144;  // up to this, blocks of 256 threads meet sooner than of 512
-  int64_t row_threads = 512;
-  int64_t group_threads = 256;
-  int64_t run_vectors = 4;  // a thread's part of one of several runs
+  int64_t run_vectors = 4;           // a thread's part of one of several runs
 
   // Columns.
   int64_t few_rows = 1 << 15;         // up to so many, a thread sees a whole column, if there are

@@ -18,6 +18,7 @@ RowKernels kernels_of(T) {
   using in_t = typename T::in_t;
   using acc_t = typename T::acc_t;
   RowKernels kernels;
+  kernels.long_rows = sum_long_rows_kernel<in_t, acc_t>;
   kernels.one_run = sum_rows_kernel<in_t, acc_t, true>;
   if constexpr (!kIsCompensated<acc_t> || std::is_same_v<in_t, float>) {
     kernels.runs = sum_rows_kernel<in_t, acc_t, false>;
@@ -54,7 +55,8 @@ std::vector<KernelEntry> row_kernel_entries() {
   };
   const auto add_all = [&](auto types) {
     const RowKernels kernels = kernels_of(types);
-    add("rows", type_names(types) + ", one run", kernels.one_run, kMaxSumThreads);
+    add("long_rows", type_names(types), kernels.long_rows, kLongThreads);
+    add("rows", type_names(types) + ", one run", kernels.one_run, kGroupThreads);
     add("rows", type_names(types) + ", runs", kernels.runs, kMaxSumThreads);
     add("packed_rows", type_names(types) + ", many", kernels.packed, kPackedThreads);
     add("packed_rows", type_names(types) + ", few", kernels.packed_few, kPackedThreads);

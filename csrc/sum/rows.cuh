@@ -10,8 +10,6 @@
 
 namespace cudamem {
 
-constexpr int kRowLoads = 4;
-
 // A run of memory as its ends and the vectors between them.
 template <typename in_t>
 struct Run {
@@ -28,22 +26,73 @@ struct Run {
 
   __device__ const uint4* vector(int64_t index) const { return reinterpret_cast<const uint4*>(in + head) + index; }
 
+  // The elements before and after the vectors, of which the caller takes every `lanes`th.
   template <typename acc_t>
-  __device__ void add_ends(VectorSum<in_t, acc_t>& sum, int lane, int lanes, bool first, bool last) const {
-    if (first) {
-      for (int i = lane; i < head; i += lanes) sum.add_element(in[i]);
-    }
-    if (last) {
-      const in_t* end = in + head + vectors * kElems<in_t>;
-      for (int i = lane; i < tail; i += lanes) sum.add_element(end[i]);
-    }
+  __device__ void add_ends(VectorSum<in_t, acc_t>& sum, int lane, int lanes) const {
+#pragma unroll 1
+    for (int i = lane; i < head; i += lanes) sum.add_element(in[i]);
+    const in_t* end = in + head + vectors * kElems<in_t>;
+#pragma unroll 1
+    for (int i = lane; i < tail; i += lanes) sum.add_element(end[i]);
   }
 };
 
-// kOneRun: an output is one run, which blocks may share by vectors; else it is several, which they share by runs.
+// An output is one run, which a block adds, or several blocks by vectors.
+template <typename in_t, typename acc_t>
+__global__ void __launch_bounds__(kLongThreads, blocks_without_spills(4))
+    sum_long_rows_kernel(const __grid_constant__ SumParams p) {
+  static_assert(kLongThreads >= kElems<in_t>);
+  const int thread = threadIdx.x;
+  int64_t in_offset, out_offset;
+  p.kept.offsets(blockIdx.x, in_offset, out_offset);
+  const in_t* in = static_cast<const in_t*>(p.input) + in_offset;
+  int64_t vectors = p.inner / kElems<in_t>;
+  int head = 0, tail = 0;
+  if (p.guarded) {
+    const Run<in_t> run(in, p.inner);
+    head = blockIdx.y == 0 ? run.head : 0;
+    tail = blockIdx.y == gridDim.y - 1 ? run.tail : 0;
+    in += run.head;
+    vectors = run.vectors;
+  }
+  const int64_t first = blockIdx.y * p.piece;
+  const uint4* next = reinterpret_cast<const uint4*>(in) + first + thread;
+  int left = static_cast<int>(min(p.piece, vectors - first)) - thread;  // from the thread's next vector on
+
+  // As stream_items does it, by steps that the compiler knows.
+  VectorSum<in_t, acc_t> sum;
+  uint4 ring[kRowLoads];
+  const auto load = [&](int u) { return load_or_zeros(next + u * kLongThreads, left > u * kLongThreads); };
+#pragma unroll
+  for (int u = 0; u < kRowLoads; ++u) ring[u] = load(u);
+#pragma unroll 1
+  while (left > kRowLoads * kLongThreads) {
+    next += kRowLoads * kLongThreads;
+    left -= kRowLoads * kLongThreads;
+#pragma unroll
+    for (int u = 0; u < kRowLoads; ++u) {
+      const uint4 now = ring[u];
+      ring[u] = load(u);
+      sum.add_vector(now);
+    }
+  }
+#pragma unroll
+  for (int u = 0; u < kRowLoads; ++u) {
+    if (left > u * kLongThreads) sum.add_vector(ring[u]);
+  }
+  if (thread < head) sum.add_element(in[thread - head]);
+  if (thread < tail) sum.add_element(in[vectors * kElems<in_t> + thread]);
+  wide_t<acc_t> total = widen(sum.total());
+  if (sum_of_blocks<kLongThreads>(p.split, blockIdx.x, total)) {
+    store(p.output, out_offset, narrow<acc_t>(total), p.out_type);
+  }
+}
+
+// Several outputs a block, or one that is several runs, which blocks may share by runs. kOneRun: an output is one run,
+// which a warp adds, or less.
 template <typename in_t, typename acc_t, bool kOneRun>
-__global__ void __launch_bounds__(kMaxSumThreads,
-                                  blocks_without_spills(kOneRun || !kIsCompensated<acc_t> || sizeof(in_t) == 4 ? 2 : 1))
+__global__ void __launch_bounds__(kOneRun ? kGroupThreads : kMaxSumThreads,
+                                  blocks_without_spills(!kIsCompensated<acc_t> || sizeof(in_t) == 4 ? 2 : 1))
     sum_rows_kernel(const __grid_constant__ SumParams p) {
   const int lane = threadIdx.x & (p.lanes - 1);
   const unsigned output = blockIdx.x * (blockDim.x >> p.lanes_log2) + (threadIdx.x >> p.lanes_log2);
@@ -55,18 +104,15 @@ __global__ void __launch_bounds__(kMaxSumThreads,
   auto add_one = [&](const uint4(&vector)[1]) { sum.add_vector(vector[0]); };
   if (!active) {
   } else if constexpr (kOneRun) {
-    const int64_t first = blockIdx.y * p.piece;
-    const uint4* next;
-    int left;
+    int64_t vectors = p.inner / kElems<in_t>;
     if (p.guarded) {
       const Run<in_t> run(in, p.inner);
-      run.add_ends(sum, lane, p.lanes, blockIdx.y == 0, blockIdx.y == gridDim.y - 1);
-      next = run.vector(first) + lane;
-      left = static_cast<int>(min(p.piece, run.vectors - first)) - lane;
-    } else {
-      next = reinterpret_cast<const uint4*>(in) + first + lane;
-      left = static_cast<int>(min(p.piece, p.inner / kElems<in_t> - first)) - lane;
+      run.add_ends(sum, lane, p.lanes);
+      in += run.head;
+      vectors = run.vectors;
     }
+    const uint4* next = reinterpret_cast<const uint4*>(in) + lane;
+    int left = static_cast<int>(vectors) - lane;
     stream_items<kRowLoads, 1>((left + p.lanes - 1) >> p.lanes_log2,
                                [&] {
                                  const uint4 vector = load_or_zeros(next, left > 0);
@@ -87,7 +133,7 @@ __global__ void __launch_bounds__(kMaxSumThreads,
       int64_t offset, unused;
       p.reduced.offsets(static_cast<uint32_t>(r), offset, unused);
       const Run<in_t> run(in + offset, p.inner);
-      if (p.guarded) run.add_ends(sum, across, p.run_lanes, true, true);
+      if (p.guarded) run.add_ends(sum, across, p.run_lanes);
       next = run.vector(across);
       left = static_cast<int>(run.vectors) - across;
     };
@@ -109,30 +155,13 @@ __global__ void __launch_bounds__(kMaxSumThreads,
         },
         add_one);
   }
-  if (p.lanes <= kWarp && p.split.pieces == 1) {
+  if (kOneRun || (p.lanes <= kWarp && p.split.pieces == 1)) {
     const acc_t total = sum_lanes(sum.total(), p.lanes);
     if (active && lane == 0) store(p.output, out_offset, total, p.out_type);
     return;
   }
-  using sum_t = wide_t<acc_t>;
-  sum_t total = sum_block(widen(sum.total()));
-  if (p.split.pieces > 1) {
-    const unsigned others = p.split.pieces - 1;
-    if (p.split.first_letter < 0) {  // another launch adds the partials
-      if (threadIdx.x == 0) static_cast<sum_t*>(p.split.partials)[output * p.split.pieces + blockIdx.y] = total;
-      return;
-    }
-    if (blockIdx.y < others) {
-      if (threadIdx.x == 0) mail_partial(p.split.first_letter, output * others + blockIdx.y, total);
-      return;
-    }
-    sum_t of_others = {};
-    for (unsigned i = threadIdx.x; i < others; i += blockDim.x) {
-      add(of_others, receive_partial<sum_t>(p.split.first_letter, output * others + i));
-    }
-    add(total, sum_block(of_others));
-  }
-  if (lane == 0) store(p.output, out_offset, narrow<acc_t>(total), p.out_type);
+  wide_t<acc_t> total = widen(sum.total());
+  if (sum_of_blocks(p.split, output, total)) store(p.output, out_offset, narrow<acc_t>(total), p.out_type);
 }
 
 }  // namespace cudamem

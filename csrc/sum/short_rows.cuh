@@ -53,13 +53,24 @@ __global__ void __launch_bounds__(kStageThreads) sum_short_rows_kernel(const __g
   // a sum is compensated.
   using sum_t =
       std::conditional_t<sizeof(in_t) <= 2 && std::is_same_v<acc_t, int64_t>, int32_t, wide_if_compensated<acc_t>>;
+  constexpr int kOfWord = sizeof(in_t) < 4 ? 4 / sizeof(in_t) : 1;  // elements
+  const bool by_words = kOfWord > 1 && (length | skew) % kOfWord == 0;
   const int lane = threadIdx.x & (p.lanes - 1), groups = kStageThreads >> p.lanes_log2;
   for (int row = threadIdx.x >> p.lanes_log2; row - (threadIdx.x >> p.lanes_log2) < rows; row += groups) {
     sum_t of_lane = {};
     if (row < rows) {
       const in_t* elements = staged + skew + row * length;
+      if (by_words) {
 #pragma unroll 4
-      for (int e = lane; e < length; e += p.lanes) add(of_lane, elements[e]);
+        for (int e = lane; e < length / kOfWord; e += p.lanes) {
+          const uint32_t word = reinterpret_cast<const uint32_t*>(elements)[e];
+#pragma unroll
+          for (int j = 0; j < kOfWord; ++j) add(of_lane, reinterpret_cast<const in_t*>(&word)[j]);
+        }
+      } else {
+#pragma unroll 4
+        for (int e = lane; e < length; e += p.lanes) add(of_lane, elements[e]);
+      }
     }
     const sum_t total = sum_lanes(of_lane, p.lanes);
     if (row < rows && lane == 0) store(p.output, first_row + row, narrow<acc_t>(total), p.out_type);

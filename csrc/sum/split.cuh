@@ -1,10 +1,10 @@
 // One output, many blocks, one launch: the blocks of a group mail their partial sums to the group's last block, which
 // adds them up.
 //
-// Hazard: mail must not be read before it is there, nor taken for that of the call before. A letter is one 64-bit word,
-// half of it a mark: whoever reads the mark has the rest of the word, without a fence. All marks are 0 when the library
-// is loaded, and the reader sets them back to 0: no call has to clear them. What does not fit into letters lies in
-// scratch memory, and the letter is written with release and read with acquire semantics.
+// Hazard: mail must not be read before it is there, nor taken for that of the call before. A letter is one 64-bit word
+// that is not 0: whoever reads it has all of it, without a fence. All are 0 when the library is loaded, and the reader
+// sets them back to 0: no call has to clear them. What does not fit into letters lies in scratch memory, and the letter
+// is written with release and read with acquire semantics.
 //
 // Hazard: the last block waits for the others, so they must run. Blocks start in the order of their indices, and those
 // that it waits for come before it.
@@ -21,51 +21,103 @@ namespace cudamem {
 // Each file of kernels has its own; nobody shares a place in any of them.
 static __device__ unsigned long long sum_letters[kSumLetters];
 
-constexpr unsigned long long kMark = 1ull << 32;
+using Letter = unsigned long long;
+constexpr Letter kMark = 1ull << 32, kNaN = 0x7ff8000000000000;
 
-template <typename acc_t>
-constexpr int kLettersPerPartial = sizeof(acc_t) / 4;
+// How a partial sum becomes letters, none of which is 0. A double needs no mark: its bits are inverted, and only a NaN
+// of all ones would become 0, in whose place another one is mailed.
+template <typename sum_t>
+struct Mail;
+template <>
+struct Mail<double> {
+  static constexpr int kLetters = 1;
+  __device__ static void write(double sum, Letter (&letters)[1]) {
+    letters[0] = ~(sum != sum ? kNaN : static_cast<Letter>(__double_as_longlong(sum)));
+  }
+  __device__ static double read(const Letter (&letters)[1]) {
+    return __longlong_as_double(static_cast<long long>(~letters[0]));
+  }
+};
+template <>
+struct Mail<Compensated<double>> {
+  static constexpr int kLetters = 2;
+  __device__ static void write(const Compensated<double>& sum, Letter (&letters)[2]) {
+    Letter one[1];
+    Mail<double>::write(sum.sum, one);
+    letters[0] = one[0];
+    Mail<double>::write(sum.lost, one);
+    letters[1] = one[0];
+  }
+  __device__ static Compensated<double> read(const Letter (&letters)[2]) {
+    return {Mail<double>::read({letters[0]}), Mail<double>::read({letters[1]})};
+  }
+};
+template <>
+struct Mail<int64_t> {  // half a number and a mark a letter
+  static constexpr int kLetters = 2;
+  __device__ static void write(int64_t sum, Letter (&letters)[2]) {
+    letters[0] = kMark | static_cast<uint32_t>(sum);
+    letters[1] = kMark | static_cast<uint32_t>(sum >> 32);
+  }
+  __device__ static int64_t read(const Letter (&letters)[2]) {
+    return static_cast<int64_t>(letters[1] << 32 | static_cast<uint32_t>(letters[0]));
+  }
+};
 
-// Mails a partial sum, half a word a letter.
-template <typename acc_t>
-__device__ inline void mail_partial(int first_letter, unsigned index, const acc_t& partial) {
-  union {
-    acc_t value;
-    uint32_t halves[kLettersPerPartial<acc_t>];
-  } both;
-  both.value = partial;
+template <typename sum_t>
+__device__ inline void mail_partial(int first_letter, unsigned index, const sum_t& partial) {
+  constexpr int kLetters = Mail<sum_t>::kLetters;
+  Letter letters[kLetters];
+  Mail<sum_t>::write(partial, letters);
 #pragma unroll
-  for (int h = 0; h < kLettersPerPartial<acc_t>; ++h) {
-    asm volatile(
-        "st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(sum_letters + first_letter + index * kLettersPerPartial<acc_t> + h),
-        "l"(kMark | both.halves[h])
-        : "memory");
+  for (int i = 0; i < kLetters; ++i) {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(sum_letters + first_letter + index * kLetters + i),
+                 "l"(letters[i])
+                 : "memory");
   }
 }
 
-template <typename acc_t>
-__device__ inline acc_t receive_partial(int first_letter, unsigned index) {
-  union {
-    acc_t value;
-    uint32_t halves[kLettersPerPartial<acc_t>];
-  } both;
-  auto* letters = sum_letters + first_letter + index * kLettersPerPartial<acc_t>;
-  unsigned long long words[kLettersPerPartial<acc_t>], marks;
+template <typename sum_t>
+__device__ inline sum_t receive_partial(int first_letter, unsigned index) {
+  constexpr int kLetters = Mail<sum_t>::kLetters;
+  Letter* const from = sum_letters + first_letter + index * kLetters;
+  Letter letters[kLetters];
+  bool all;
   do {
-    marks = kMark;
+    all = true;
 #pragma unroll
-    for (int h = 0; h < kLettersPerPartial<acc_t>; ++h) {
-      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(words[h]) : "l"(letters + h) : "memory");
+    for (int i = 0; i < kLetters; ++i) {
+      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(letters[i]) : "l"(from + i) : "memory");
     }
 #pragma unroll
-    for (int h = 0; h < kLettersPerPartial<acc_t>; ++h) marks &= words[h];
-  } while (marks == 0);
+    for (int i = 0; i < kLetters; ++i) all &= letters[i] != 0;
+  } while (!all);
 #pragma unroll
-  for (int h = 0; h < kLettersPerPartial<acc_t>; ++h) {
-    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(letters + h), "l"(0ull) : "memory");
-    both.halves[h] = static_cast<uint32_t>(words[h]);
+  for (int i = 0; i < kLetters; ++i) {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(from + i), "l"(0ull) : "memory");
   }
-  return both.value;
+  return Mail<sum_t>::read(letters);
+}
+
+// Adds up what the threads of all blocks have that share an output. True in the one thread that ends with the sum.
+template <int kThreads = 0, typename sum_t>
+__device__ inline bool sum_of_blocks(const SumSplit& split, unsigned output, sum_t& total) {
+  const unsigned others = split.pieces - 1;
+  const bool by_mail = others > 0 && split.first_letter >= 0, is_last = blockIdx.y == others;
+  if (by_mail && is_last) {
+    for (unsigned i = threadIdx.x; i < others; i += kThreads > 0 ? kThreads : blockDim.x) {
+      add(total, receive_partial<sum_t>(split.first_letter, output * others + i));
+    }
+  }
+  total = sum_block<kThreads>(total);
+  if (threadIdx.x != 0) return false;
+  if (others == 0 || (by_mail && is_last)) return true;
+  if (by_mail) {
+    mail_partial(split.first_letter, output * others + blockIdx.y, total);
+  } else {  // another launch adds the partials
+    static_cast<sum_t*>(split.partials)[output * split.pieces + blockIdx.y] = total;
+  }
+  return false;
 }
 
 // Partials in scratch memory: all threads of the block wrote theirs. True in the group's last block once those of all
@@ -114,7 +166,7 @@ template <typename acc_t>
 __global__ void __launch_bounds__(kFinishThreads) sum_partials_kernel(const __grid_constant__ SumParams p) {
   using sum_t = wide_t<acc_t>;
   const sum_t* partials = static_cast<const sum_t*>(p.split.partials) + int64_t{blockIdx.x} * p.split.pieces;
-  const sum_t total = sum_block(add_partials(partials, threadIdx.x, p.split.pieces, blockDim.x));
+  const sum_t total = sum_block<kFinishThreads>(add_partials(partials, threadIdx.x, p.split.pieces, kFinishThreads));
   int64_t unused, out_offset;
   p.kept.offsets(blockIdx.x, unused, out_offset);
   if (threadIdx.x == 0) store(p.output, out_offset, narrow<acc_t>(total), p.out_type);

@@ -59,7 +59,7 @@ __device__ inline void add_strided(acc_t& total, const SumParams& p, int64_t in_
   stream_items<kOneDim ? kStridedLoads : kStridedLoads / 2, 1>(
       static_cast<int>((end - first + p.lanes - 1) >> p.lanes_log2),
       [&] {
-        int64_t offset = e * p.reduced.in_strides[0], unused;
+        int64_t offset = e * p.reduced.dims[0].in_stride, unused;
         in_t element = {};
         if (e < end) {
           if constexpr (!kOneDim) p.reduced.offsets(static_cast<uint32_t>(e), offset, unused);

@@ -114,24 +114,22 @@ struct Planner {
         return plan_short_rows(kernels, bytes);
       }
     }
-    const SumKernel kernel = one_run ? kernels.one_run : kernels.runs;
-    if (kernel == nullptr || bytes < 16) return false;
+    if ((one_run ? kernels.one_run : kernels.runs) == nullptr || bytes < 16) return false;
 
     const int64_t vectors = ceil_of(bytes, 16);
     const int64_t all = vectors * p.reduced.size;
     p.guarded = !at_boundary || bytes % 16 != 0;
-    for (int d = 0; d < p.kept.count; ++d) p.guarded |= p.kept.in_strides[d] % vector_elems != 0;
-    for (int d = 0; d < p.reduced.count; ++d) p.guarded |= p.reduced.in_strides[d] % vector_elems != 0;
+    for (int d = 0; d < p.kept.count; ++d) p.guarded |= p.kept.dims[d].in_stride % vector_elems != 0;
+    for (int d = 0; d < p.reduced.count; ++d) p.guarded |= p.reduced.dims[d].in_stride % vector_elems != 0;
     // A warp or less shares an output where there are many of few vectors, else a block, or several.
-    int64_t lanes = pow2_ceil(ceil_of(all, policy.lane_vectors)), threads = policy.group_threads;
+    int64_t lanes = pow2_ceil(ceil_of(all, policy.lane_vectors)), threads = kGroupThreads;
+    if (one_run && all <= policy.warp_vectors) lanes = std::min<int64_t>(lanes, kWarp);
     const bool few = int64_t{p.kept.size} * lanes < policy.few_threads;
     if (few) lanes = pow2_ceil(all);
     if (lanes > kWarp) {
-      const int64_t of_thread = !few ? (one_run ? p.guarded ? 2 : 1 : 4) * policy.thread_vectors
-                                : all <= policy.single_vectors ? policy.single_thread_vectors
-                                                               : 1;
-      const int64_t most = few && all > policy.single_vectors && all <= policy.small_vectors ? 256 : policy.row_threads;
-      lanes = threads = std::clamp<int64_t>(pow2_ceil(ceil_of(all, of_thread)), 2 * kWarp, most);
+      const int64_t of_thread = !few ? policy.runs_thread_vectors : all <= policy.single_vectors ? 4 : 1;
+      threads = std::clamp<int64_t>(pow2_ceil(ceil_of(all, of_thread)), 2 * kWarp, kMaxSumThreads);
+      lanes = threads = one_run ? kLongThreads : threads;
     }
     set_lanes(lanes);
     p.run_lanes_log2 = std::min(p.lanes_log2, log2_ceil(ceil_of(vectors, policy.run_vectors)));
@@ -140,15 +138,17 @@ struct Planner {
     const int64_t length = one_run ? vectors : p.reduced.size;
     int64_t pieces = 1;
     if (lanes == threads && all > policy.single_vectors) {
-      pieces = pieces_of(length, one_run ? threads : ceil_of(threads, vectors), blocks, resident_blocks());
+      pieces = one_run ? pieces_of(length, kRowLoads * threads, blocks, 2 * resident_blocks())
+                       : pieces_of(length, ceil_of(threads, vectors), blocks, resident_blocks());
     }
     pieces = std::max(pieces, ceil_of(length, int64_t{1} << 28));
     p.piece = ceil_of(length, pieces);
     if (one_run && pieces > 1) p.piece = ceil_of(p.piece, threads) * threads;
     pieces = ceil_of(length, p.piece);
+    const SumKernel kernel = !one_run ? kernels.runs : lanes > kWarp ? kernels.long_rows : kernels.one_run;
     launch(kernel, blocks, pieces, dim3(static_cast<unsigned>(threads)), finish.rows, p.kept.size,
            int64_t{p.kept.size} * finish.row_bytes);
-    plan.letters *= finish.row_bytes / 4;
+    plan.letters *= finish.row_letters;
     plan.mails_partials = true;
     return true;
   }
@@ -183,22 +183,22 @@ struct Planner {
     const ColumnKernels kernels = column_kernels(problem.in_type, compensated);
     if (kernels.one_dim == nullptr || problem.reduced.count > 2 || !set_dims(true, false)) return false;
     const bool one_dim = problem.reduced.count <= 1;
-    if (p.reduced.count == 0) p.reduced.in_strides[0] = 0;
     int64_t width = problem.kept.sizes[inner], rows = p.reduced.size;
     p.inner_out_stride = problem.kept.strides[inner][1];
     p.fold = 1;
     p.last_inner = width;
 
     bool aligned = reinterpret_cast<uintptr_t>(p.input) % 16 == 0, alike = true, apart = true;
-    for (int d = 0; d < p.kept.count; ++d) aligned &= p.kept.in_strides[d] % vector_elems == 0;
+    for (int d = 0; d < p.kept.count; ++d) aligned &= p.kept.dims[d].in_stride % vector_elems == 0;
     const int64_t vectors_of_row = width / vector_elems;
     bool to_boundary = reinterpret_cast<uintptr_t>(p.output) % 16 == 0 && p.inner_out_stride == 1 &&
-                       width % vector_elems == 0 && p.reduced.in_strides[0] % vector_elems == 0;
-    for (int d = 0; d < p.kept.count; ++d) to_boundary &= p.kept.out_strides[d] % vector_elems == 0;
+                       width % vector_elems == 0 && p.reduced.dims[0].in_stride % vector_elems == 0;
+    for (int d = 0; d < p.kept.count; ++d) to_boundary &= p.kept.dims[d].out_stride % vector_elems == 0;
     if (one_dim && aligned && to_boundary && rows <= policy.few_rows && p.kept.size <= 65535 &&
         vectors_of_row * p.kept.size >= (rows <= 16 ? 4096 : policy.few_rows_threads)) {
       p.inner = width;
-      launch(kernels.few_rows, ceil_of(vectors_of_row, kFewRowsThreads), 1, dim3(kFewRowsThreads));
+      launch(rows <= 2 ? kernels.two_rows : kernels.few_rows, ceil_of(vectors_of_row, kFewRowsThreads), 1,
+             dim3(kFewRowsThreads));
       plan.grid.y = static_cast<unsigned>(p.kept.size);
       return true;
     }
@@ -213,14 +213,14 @@ struct Planner {
         const int64_t folded = ceil_of(rows, p.fold);
         p.last_inner = (rows - (folded - 1) * p.fold) * width;
         p.reduced.size = static_cast<uint32_t>(rows = folded);
-        p.reduced.in_strides[0] = width = filled;
+        p.reduced.dims[0].in_stride = width = filled;
       }
     }
     p.inner = width;
 
     for (int d = 0; d < p.reduced.count; ++d) {
-      alike &= p.reduced.in_strides[d] % vector_elems == 0;
-      apart &= p.reduced.in_strides[d] >= vector_elems;
+      alike &= p.reduced.dims[d].in_stride % vector_elems == 0;
+      apart &= p.reduced.dims[d].in_stride >= vector_elems;
     }
     aligned &= alike;
     if (!alike && !one_dim) return false;
@@ -231,7 +231,7 @@ struct Planner {
 
     const int64_t limit = elem_bytes == 1 ? kColumnThreads<1> : kColumnThreads<2>;
     const int64_t extra = aligned ? 0 : 1;  // one more vector, since rows are shifted
-    const int64_t phases = alike ? 1 : vector_elems / std::gcd<int64_t>(p.reduced.in_strides[0], vector_elems);
+    const int64_t phases = alike ? 1 : vector_elems / std::gcd<int64_t>(p.reduced.dims[0].in_stride, vector_elems);
     const int64_t wanted_down = std::max(pow2_floor(std::max<int64_t>(rows / policy.rows_per_thread, 1)), phases);
     // As wide as the rows allow where they are few, else `across`, but not so wide that multiprocessors stay idle. The
     // rest of the threads go down.
@@ -258,7 +258,6 @@ struct Planner {
 
   bool plan_strided(bool reduced_is_inner) {
     if (!set_dims(false, false)) return false;
-    if (p.reduced.count == 0) p.reduced.in_strides[0] = 0;
     const int64_t reduced = p.reduced.size, kept = p.kept.size;
     p.lanes_side_by_side = reduced_is_inner;
     int64_t lanes = pow2_ceil(ceil_of(reduced, 8));

@@ -32,30 +32,30 @@ constexpr int kSumMaxDims = 8;  // of kernels that divide by multiplication; the
 
 // How several blocks share an output.
 struct SumSplit {
-  void* partials = nullptr;
   unsigned pieces = 1;    // partial sums of an output
   int first_letter = -1;  // of the first block's; -1: a second launch adds the partials
+  void* partials = nullptr;
 };
 
 // What the kernels take. `inner`, the innermost dim, is none of `kept` and `reduced` in rows (where it is reduced) and
-// columns (where it is kept).
+// columns (where it is kept). What every kernel needs comes first (DividedDims says why).
 struct SumParams {
   const void* input;
   void* output;
   int64_t inner;  // elements of a run or short row, columns, or vectors in all of packed rows
   int64_t piece;  // of each block in y: vectors, runs, rows or elements; of each block in x: short rows
-  SumSplit split;
   DType in_type, cast_type, out_type;
-  bool lanes_side_by_side = true;         // strided
-  bool guarded = false;                   // columns: vectors reach beyond a row; rows: runs have ends
-  int lanes = 1, lanes_log2 = 0;          // threads that share an output
-  int run_lanes = 1, run_lanes_log2 = 0;  // rows: of those, side by side on a run
-  int rows_per_vector = 1;                // packed rows
+  bool guarded = false;            // columns: vectors reach beyond a row; rows: runs have ends
+  bool lanes_side_by_side = true;  // strided
+  SumSplit split;
+  int lanes = 1, lanes_log2 = 0;  // threads that share an output
   DividedDims<kSumMaxDims> kept, reduced;
-  Divisor windows;                       // columns: blocks side by side
-  int window;                            // columns: of a block
-  int fold;                              // columns: how many rows of the tensor make one of the kernel's
-  int64_t last_inner, inner_out_stride;  // columns: of the last row; from one output to the next
+  int run_lanes = 1, run_lanes_log2 = 0;  // rows: of `lanes`, side by side on a run
+  int rows_per_vector = 1;                // packed rows
+  Divisor windows;                        // columns: blocks side by side
+  int window;                             // columns: of a block
+  int fold;                               // columns: how many rows of the tensor make one of the kernel's
+  int64_t last_inner, inner_out_stride;   // columns: of the last row; from one output to the next
 };
 
 // The launch that the policy chose.

@@ -40,9 +40,9 @@ struct AlignedProblem {
   char* output;
   int64_t rows, cols;
   int64_t in_row_bytes, out_col_bytes;
-  TransposeBatch batch;  // strides in bytes
-  int pitch;             // of the tile in shared memory, in bytes
   TileGrid tiles;
+  int pitch;             // of the tile in shared memory, in bytes
+  TransposeBatch batch;  // strides in bytes
 };
 
 template <int kBytes>

@@ -14,8 +14,8 @@ constexpr int kCopyThreads = 256;
 struct CopyProblem {
   const void* input;
   void* output;
-  DividedDims<6> dims;  // in the order in which threads walk them, outermost first; sizes and strides in vectors
   int tail_bytes;       // after the last vector, where all is one row
+  DividedDims<6> dims;  // in the order in which threads walk them, outermost first; sizes and strides in vectors
 };
 
 template <int kVectorBytes, int kVectors>

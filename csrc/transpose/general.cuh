@@ -32,9 +32,9 @@ struct GeneralPolicy {
 struct GeneralProblem {
   const void* input;
   void* output;
+  TileGrid tiles;
   DividedDims<4> rows, cols;  // strides in elements
   TransposeBatch batch;
-  TileGrid tiles;
 };
 
 template <int kBytes, TileShape kShape>

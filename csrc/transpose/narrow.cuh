@@ -21,8 +21,8 @@ struct InterleaveProblem {
   char* output;
   uint32_t groups;       // of V places, in a plane
   int64_t line_bytes;    // from one separate line to the next
-  TransposeBatch batch;  // strides in bytes
   TileGrid tiles;        // a tile is one thread block's groups
+  TransposeBatch batch;  // strides in bytes
 };
 
 // to[i] = the element of `from` at index source(i), both of kBytes; every index is known at compile time.
@@ -103,8 +103,8 @@ struct NarrowProblem {
   int lines;
   int64_t in_place_stride, in_line_stride;    // in elements
   int64_t out_place_stride, out_line_stride;  // splits only: joined, the output is one contiguous line
+  TileGrid tiles;                             // a tile is one thread block's places
   TransposeBatch batch;
-  TileGrid tiles;  // a tile is one thread block's places
 };
 
 template <int kElementBytes>

@@ -29,13 +29,13 @@ struct SwizzledPolicy {
 struct SwizzledProblem {
   const char* input;
   char* output;
-  int64_t rows, cols;                    // multiples of V
-  int64_t in_row_bytes, out_col_bytes;   // multiples of 16, as are the batch's strides
-  TransposeBatch batch;                  // strides in bytes
+  int64_t rows, cols;                   // multiples of V
+  int64_t in_row_bytes, out_col_bytes;  // multiples of 16, as are the batch's strides
+  TileGrid tiles;
   int block_rows_log2, block_cols_log2;  // of one plane's tile, in blocks of V x V
   int planes_per_block;
   int threads;
-  TileGrid tiles;
+  TransposeBatch batch;  // strides in bytes
 };
 
 // in[row] is a row's 16 bytes; out[col] gets a column's.

@@ -10,8 +10,8 @@ namespace cudamem {
 using TransposeBatch = DividedDims<4>;
 
 struct TileGrid {
-  Divisor row_tiles, col_tiles;
   bool flat;
+  Divisor row_tiles, col_tiles;
   dim3 grid;
 
   // Returns false where there are more tiles than a grid can hold.

@@ -75,7 +75,7 @@ bool make_swizzled(const TransposeProblem& t, SwizzledProblem& p) {
   p.cols = t.cols;
   // 16 x 16 blocks of V x V: 256 bytes both ways. A shorter side lengthens the other, then takes in more planes. Few
   // tiles become smaller ones, so that every multiprocessor gets some.
-  constexpr int kLog2 = 8, kSmallLog2 = 6, kFewTiles = 200;
+  constexpr int kLog2 = 8, kSmallLog2 = 6, kFewTiles = 300;
   static_assert(Policy::kThreads == 1 << kLog2);
   const int64_t block_rows = ceil_div<int64_t>(t.rows / Policy::V, Policy::kDepth), block_cols = t.cols / Policy::V;
   for (int log2 : {kLog2, kSmallLog2}) {

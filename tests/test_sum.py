@@ -245,6 +245,19 @@ def test_nan_and_infinity(device, variant, dtype, length):
         x[torch.randperm(length, device=device)[:2]] = torch.tensor(placed, dtype=dtype, device=device)
         got = cudamem_ops.sum(x, variant=variant)
         torch.testing.assert_close(got.cpu(), torch.tensor(want, dtype=dtype), equal_nan=True)
+    x = torch.zeros(length, dtype=dtype, device=device)
+    x.view(torch.uint8)[:] = 255  # NaNs of all ones
+    assert cudamem_ops.sum(x, variant=variant).isnan()
+
+
+@every_variant
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.bool], ids=str)
+@pytest.mark.parametrize("shape", [(1, 70_000), (2, 70_000), (2, 3, 65_536), (2, 70_001)], ids=str)
+def test_one_and_two_rows_are_rounded_once(device, variant, dtype, shape):
+    x = random_values(shape, dtype, device)
+    wide = x if not dtype.is_floating_point else x.double()
+    want = wide.sum(0) if not dtype.is_floating_point else wide.sum(0).to(dtype)
+    assert_same_bits(cudamem_ops.sum(x, 0, variant=variant), want)
 
 
 def values_that_every_dtype_holds(shape, dtype, device):

@@ -2,7 +2,7 @@
 //
 // As in the tiled kernel, but the compiler knows the number of taps, up to four: no loop, and nothing that a loop's
 // registers would have to be copied for. Of the 620 multiplications by 31 taps of a thread's 20 outputs and what goes
-// with them, 760 instructions remain of 920. What comes early is not skipped: a thread's outputs begin so much earlier,
+// with them, 810 instructions remain of 920. What comes early is not skipped: a thread's outputs begin so much earlier,
 // and are shifted on their way out.
 //
 // Traffic, hazard: as in tiled.cuh.

@@ -56,7 +56,7 @@ constexpr bool kSplitHere = is_split_version(__CUDA_ARCH__ / 10);
 #else
 constexpr bool kSplitHere = false;
 #endif
-constexpr int kSplitTaps = 64;        // from so many on: 129 take 316 us, 380 without tensor cores; 31 178, 154 without
+constexpr int kSplitTaps = 64;        // from so many on: 129 take 310 us, 380 without tensor cores; 31 178, 130 without
 constexpr int kSplitTapsBefore = 12;  // zeros
 constexpr int kSplitBlocks = 8;       // of 8 outputs, in a row of the left factor
 constexpr int kSplitMinBlocks = kHopperOrNewer ? 8 : 6;

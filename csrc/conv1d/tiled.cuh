@@ -4,8 +4,8 @@
 // outputs. In the tiled kernel these follow each other, and their window slides through registers: four new samples and
 // four coefficients come, each with one 16-byte load, for four multiplications of each output. All threads ask for the
 // same coefficients, which is one access. So neither loads nor shared memory limit it, but global memory up to about 20
-// taps in float32, and above that the rate of multiplications. In the spread kernel taps lie apart, or outputs do; each
-// multiplication has its own load from shared memory. No warp waits for another one.
+// taps in float32 (32 in unrolled.cuh), and above that the rate of multiplications. In the spread kernel taps lie
+// apart, or outputs do; each multiplication has its own load from shared memory. No warp waits for another one.
 //
 // Traffic: input read once, output written once, (inputs + outputs) * element_bytes, and a window's overlap for each
 //          stretch, which the caches serve.

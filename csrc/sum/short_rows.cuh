@@ -1,7 +1,8 @@
 // Short rows, one after the other in memory: a block copies a span of whole rows into shared memory by 16-byte vectors,
 // and then a few threads add up each row from there.
 //
-// Traffic: every element once from memory, once into shared memory and once out of it.
+// Traffic: every element once from memory, once into shared memory and once out of it, by words of 4 bytes where rows
+//          consist of them.
 // Hazard:  bank conflicts: neighbouring rows start a row apart. With as many threads a row as the row's length has
 //          factors of 2, the threads of a warp read 32 different banks; where that is too few threads, rows of odd
 //          length spread over the banks by themselves.

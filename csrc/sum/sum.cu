@@ -25,7 +25,7 @@ int64_t pow2_floor(int64_t n) { return int64_t{1} << (log2_ceil(n + 1) - 1); }
 constexpr int kMaxDevices = 64;  // whose size is remembered
 constexpr int kDTypeBytes[] = {1, 1, 1, 2, 4, 8, 2, 2, 4, 8};
 
-// As many blocks as run at once: two on each multiprocessor.
+// As many blocks of 512 threads as run at once: two on each multiprocessor.
 int64_t resident_blocks() {
   static std::atomic<int> known[kMaxDevices];
   int device = 0, count = 0;

@@ -687,8 +687,9 @@ def expected(
 
 
 def relative_error(result: Tensor, reference: Tensor, magnitude: Tensor | None = None) -> float:
-    """max |result - reference| / magnitude; without a magnitude, relative to the reference where that is above 1. NaN
-    where the result has NaNs; infinite where it has another shape."""
+    """max |result - reference| / magnitude, which counts as no less than the dtype's least normal number; without a
+    magnitude, relative to the reference where that is above 1. NaN where the result has NaNs; infinite where it has
+    another shape."""
     if result.shape != reference.shape:
         return math.inf
     if result.numel() == 0:
@@ -699,7 +700,8 @@ def relative_error(result: Tensor, reference: Tensor, magnitude: Tensor | None =
     if result.is_complex():
         result, reference = torch.view_as_real(result.resolve_conj()), torch.view_as_real(reference.resolve_conj())
     exact = reference.to(torch.float64)
-    scale = exact.abs().clamp_min(1) if magnitude is None else magnitude.to(torch.float64).clamp_min(1e-300)
+    least = torch.finfo(result.dtype).tiny if result.is_floating_point() else 1e-300
+    scale = exact.abs().clamp_min(1) if magnitude is None else magnitude.to(torch.float64).clamp_min(least)
     return float(((result.to(torch.float64) - exact).abs() / scale).max())
 
 

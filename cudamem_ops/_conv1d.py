@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def _as_list(value: int | Sequence[int]) -> Sequence[int]:
-    return value if isinstance(value, Sequence) else [value]
+    return [value] if isinstance(value, int) or not isinstance(value, Sequence) else value
 
 
 def conv1d(
@@ -38,15 +38,18 @@ def conv1d(
         groups: into how many groups the channels are split; ``C_in`` for a depthwise bank.
         variant: on CUDA, a kernel by name. "tiled": samples and coefficients in shared memory, a window in registers;
             where the samples of a warp's outputs and the coefficients take less than 24 KB, and signals up to 2^30
-            samples. One output a thread, with the coefficients in "global" memory (ordinary loads), "readonly" the
+            samples. "flat": one position of the output a thread, from global memory, up to 2^30 outputs and 2^15 taps.
+            One output a thread, with the coefficients in "global" memory (ordinary loads), "readonly" the
             same (``__ldg``), "shared" memory, "constant" memory (``__constant__``; weights of up to 65,536 bytes, and
             no capture into a CUDA graph), or a "parameter" of the kernel (up to 2048 bytes, for which the host waits;
             no capture). Eight outputs a thread, with the coefficients in "registers" (one channel per group, up to 32
             taps). Not with a padding in words. On the CPU the name is checked and ATen runs.
 
-    By default, on CUDA, a small bank takes "tiled", or "global" where that is refused: one channel per group (a single
-    filter, a depthwise bank), or up to 8 output channels per group with up to 128 coefficients for each output (32 but
-    in float32). Everything else, and complex numbers, goes to ``at::conv1d`` (cuDNN), with its TF32 settings.
+    By default, on CUDA, a small bank takes "tiled", or "flat" where signals are short or few, or "global" where both
+    are refused: one channel per group (a single filter, a depthwise bank), or up to 8 output channels per group with
+    up to 128 coefficients for each output (32 but in float32). Of signals whose samples lie far apart in memory a
+    contiguous copy is made first. Everything else, and complex numbers, goes to ``at::conv1d`` (cuDNN), with its TF32
+    settings.
 
     Returns:
         ``(N, C_out, L_out)`` or ``(C_out, L_out)``, contiguous, with ``L_out = (L + 2 * padding - dilation * (K - 1) -

@@ -62,14 +62,17 @@ def bound(x, w, b, want, args, *, roundings):
 
 
 def is_refused(variant, x, w, stride=1, padding=0, dilation=1, groups=1):
-    """Whether "tiled" finds its tiles too large, as it may only where 640 outputs' samples, twice, come near 48 KB."""
-    bytes_at_most = 2 * w.size(1) * (640 * stride + dilation * w.size(2) + w.size(2)) * 8
-    if variant != "tiled" or not x.is_cuda or (bytes_at_most <= 49_152 and x.size(-1) <= 2**30):
+    """Whether "tiled" finds its tiles too large, as it may only where 640 outputs' samples, twice, come near 48 KB; or
+    "flat" its numbers."""
+    small_tile = 2 * w.size(1) * (640 * stride + dilation * w.size(2) + w.size(2)) * 8 <= 49_152
+    takes_all = {"tiled": small_tile, "flat": w.size(2) <= 2**15 and x.size(0) * w.size(0) * x.size(-1) <= 2**30}
+    if not x.is_cuda or (takes_all.get(variant, True) and x.size(-1) <= 2**30):
         return False
+    why = {"tiled": "a tile and its coefficients are larger", "flat": "its sizes are beyond"}.get(variant, "none")
     try:
         cudamem_ops.conv1d(x, w, None, stride, padding, dilation, groups, variant=variant)
     except RuntimeError as error:
-        return "variant 'tiled' cannot be used here: a tile and its coefficients are larger" in str(error)
+        return f"variant '{variant}' cannot be used here: {why}" in str(error)
     return False
 
 
@@ -114,6 +117,8 @@ CONFIGS = {
     "many blocks": ((2, 2, 10_007), (2, 2, 3), 1, 1, 1, 1),
     "many signals": ((66_000, 1, 3), (1, 1, 2), 1, 0, 1, 1),
     "long filter": ((2, 1, 3000), (2, 1, 2500), 1, 10, 1, 1),
+    "short rows": ((37, 11, 23), (11, 1, 9), 1, 4, 1, 11),
+    "many coefficients": ((3, 40, 30), (16, 20, 15), 2, 7, 1, 2),
 }
 
 
@@ -129,6 +134,32 @@ def test_every_configuration(device, variant, dtype, config):
     x, w, args = make(config, dtype, device)
     check(x, w, None, *args, variant=variant)
     check(x, w, random_values(w.shape[:1], dtype, device), *args, variant=variant)
+
+
+@pytest.mark.parametrize("variant", ["flat", "tiled"])
+@pytest.mark.parametrize("length", [1, 2, 3, 5, 16, 19, 20, 21, 39, 40, 41, 61, 100, 160, 197, 198, 200, 317, 320, 321])
+def test_rows_shorter_than_a_tile(cuda, variant, length):
+    for taps in (1, 2, 4, 5, 9, 16, 31, 32):
+        for padding in {0, taps // 2, taps - 1}:
+            if length + 2 * padding < taps:
+                continue
+            for channels, offset, gap in ((1, 0, 0), (5, 0, 0), (5, 1, 0), (3, 2, 3)):
+                memory = random_values((7 * channels * (length + gap) + offset,), torch.float32, cuda)
+                x = memory[offset:].view(7, channels, length + gap)[..., :length]
+                w, b = (
+                    random_bank((channels, 1, taps), torch.float32, cuda),
+                    random_values((channels,), torch.float32, cuda),
+                )
+                check(x, w, b, padding=padding, groups=channels, variant=variant)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_samples_far_apart(cuda, dtype):
+    for shape in ((1024, 1, 1029), (4, 300, 511), (900, 700)):
+        x = random_values(shape[::-1], dtype, cuda).permute(*reversed(range(len(shape))))
+        channels = shape[-2]
+        assert x.stride(-1) >= 300
+        check(x, random_bank((channels, 1, 5), dtype, cuda), padding=2, groups=channels)
 
 
 @pytest.mark.parametrize("variant", ["parameter", "registers"])
@@ -778,7 +809,7 @@ def test_more_than_2_to_the_31_elements(device, variant, shape):
     x = torch.empty(shape, dtype=torch.float16, device=device).normal_()
     w = random_bank((1, 1, 5), torch.float16, device)
     if is_refused(variant, x, w):
-        assert shape[2] > 2**30
+        assert variant == "flat" or shape[2] > 2**30
         return
     got = cudamem_ops.conv1d(x, w, variant=variant)
     assert got.shape == (shape[0], 1, shape[2] - 4)
@@ -867,7 +898,7 @@ def capture(function):
     return graph, result
 
 
-captured_kernels = pytest.mark.parametrize("variant", [None, "global", "readonly", "shared", "tiled"])
+captured_kernels = pytest.mark.parametrize("variant", [None, "global", "readonly", "shared", "flat", "tiled"])
 
 
 @captured_kernels

@@ -107,6 +107,8 @@ cudaError_t launch(Conv1dVariant variant, const Conv1dProblem& problem, cudaStre
       conv1d_registers_kernel<scalar_t><<<few, threads, 0, stream>>>(problem);
       break;
     }
+    case Conv1dVariant::kFlat:
+      return launch_conv1d_flat(problem, stream);
     case Conv1dVariant::kTiled:
       return launch_conv1d_tiled(problem, stream);
   }
@@ -131,6 +133,9 @@ void add_entries(std::vector<KernelEntry>& entries) {
 const char* conv1d_illegal(Conv1dVariant variant, const Conv1dProblem& problem, cudaStream_t stream) {
   if (variant == Conv1dVariant::kTiled && !conv1d_tiled_takes(problem)) {
     return "a tile and its coefficients are larger than 49,152 bytes, or their numbers beyond 32 bits";
+  }
+  if (variant == Conv1dVariant::kFlat && !conv1d_flat_takes(problem)) {
+    return "its sizes are beyond 2^30, or its taps, stride or dilation beyond 2^15";
   }
   if (variant == Conv1dVariant::kRegisters && (problem.channels_per_group != 1 || problem.taps > kRegisterTaps)) {
     return "a thread keeps one channel's coefficients, of up to 32 taps";

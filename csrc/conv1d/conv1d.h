@@ -6,9 +6,9 @@
 
 namespace cudamem {
 
-enum class Conv1dVariant { kGlobal, kReadonly, kShared, kConstant, kParameter, kRegisters, kTiled };
+enum class Conv1dVariant { kGlobal, kReadonly, kShared, kConstant, kParameter, kRegisters, kFlat, kTiled };
 constexpr const char* kConv1dVariants[] = {"global",    "readonly",  "shared", "constant",
-                                           "parameter", "registers", "tiled"};
+                                           "parameter", "registers", "flat",   "tiled"};
 
 constexpr int64_t kConstantBankBytes = 65536;  // all the __constant__ memory that a CUDA module has
 constexpr int64_t kParameterBytes = 2048;      // of coefficients as a kernel's argument; all arguments may have 4096
@@ -27,7 +27,7 @@ struct Conv1dProblem {
   DType dtype;  // float16, bfloat16, float32 or float64
   // The gradient of an input is a convolution too: by the weight [groups * channels_per_group, channels_out_per_group,
   // taps] of the forward one, whose channels change places with its filters and whose taps are reversed; and with a
-  // padding that may be negative. The tiled kernels alone take it.
+  // padding that may be negative. The flat and tiled kernels alone take it.
   bool transposed = false;
 };
 
@@ -48,8 +48,14 @@ struct Conv1dGradients {
 const char* conv1d_illegal(Conv1dVariant variant, const Conv1dProblem& problem, cudaStream_t stream);
 cudaError_t launch_conv1d(Conv1dVariant variant, const Conv1dProblem& problem, cudaStream_t stream);
 
+// What runs by default: kTiled, kFlat, or, where neither takes the problem, kGlobal.
+Conv1dVariant best_conv1d_variant(const Conv1dProblem& problem);
+
 bool conv1d_tiled_takes(const Conv1dProblem& problem);
 cudaError_t launch_conv1d_tiled(const Conv1dProblem& problem, cudaStream_t stream);
+
+bool conv1d_flat_takes(const Conv1dProblem& problem);
+cudaError_t launch_conv1d_flat(const Conv1dProblem& problem, cudaStream_t stream);
 
 bool conv1d_gradients_take(const Conv1dGradients& problem);
 int64_t conv1d_gradients_scratch_bytes(const Conv1dGradients& problem);

@@ -149,15 +149,18 @@ bool is_small_bank(const Conv1dProblem& p) {
   return p.channels_per_group == 1 || (p.channels_out_per_group <= 8 && p.channels_per_group * p.taps <= most);
 }
 
-// All but the dtype and the other pointers.
-Conv1dProblem make_problem(const Tensor& input, const Tensor& weight, const Window& window, int64_t out_length) {
-  const bool batched = input.dim() == 3;
-  Conv1dProblem p;
+void set_input(Conv1dProblem& p, const Tensor& input) {
   p.input = input.const_data_ptr();  // which kernel runs may depend on its alignment
-  p.batch = batched ? input.size(0) : 1;
-  p.batch_stride = batched ? input.stride(0) : 0;
+  p.batch_stride = input.dim() == 3 ? input.stride(0) : 0;
   p.channel_stride = input.stride(-2);
   p.length_stride = input.stride(-1);
+}
+
+// All but the dtype and the other pointers.
+Conv1dProblem make_problem(const Tensor& input, const Tensor& weight, const Window& window, int64_t out_length) {
+  Conv1dProblem p;
+  set_input(p, input);
+  p.batch = input.dim() == 3 ? input.size(0) : 1;
   p.in_length = input.size(-1);
   p.out_length = out_length;
   p.out_channels = weight.size(0);
@@ -169,6 +172,21 @@ Conv1dProblem make_problem(const Tensor& input, const Tensor& weight, const Wind
   p.dilation = window.dilation.expect_int();
   p.weight_bytes = weight.numel() * weight.element_size();
   return p;
+}
+
+// Whether a copy costs less than what is wasted on a signal whose samples lie in a sector each.
+bool has_far_samples(const Tensor& input, int64_t taps) {
+  constexpr int64_t kSectorBytes = 32, kLeastElements = 1 << 19, kLeastProducts = 1 << 21, kFewTaps = 32;
+  const bool much = input.numel() >= kLeastElements || (taps <= kFewTaps && input.numel() * taps >= kLeastProducts);
+  return much && input.stride(-1) * input.element_size() >= kSectorBytes;
+}
+
+// A contiguous copy, by the transposition of a transposed view.
+Tensor copy_of(const Tensor& input) {
+  static const auto transpose = c10::Dispatcher::singleton()
+                                    .findSchemaOrThrow("cudamem::transpose", "")
+                                    .typed<Tensor(const Tensor&, int64_t, int64_t)>();
+  return transpose.call(input.transpose(-2, -1), -2, -1);
 }
 
 // The element type of the kernels, or none where they take no such tensor.
@@ -193,9 +211,18 @@ Tensor conv1d_cuda(const Tensor& input, const Tensor& weight, const OptionalTens
   if (!name && !(dtype && is_small_bank(p))) {
     return with_plain_strides(at::conv1d_symint(input, weight, bias, stride, padding, dilation, groups));
   }
+  if (p.out_length == 1) p.stride = 1;  // steps that are never made
+  if (p.taps == 1) p.dilation = 1;
+  Tensor copy;  // lives until the launch
+  if (!name && has_far_samples(input, p.taps)) {
+    copy = copy_of(input);
+    set_input(p, copy);
+  }
   const cudaStream_t stream = current_stream(input.device());
-  auto variant = conv1d_tiled_takes(p) ? Conv1dVariant::kTiled : Conv1dVariant::kGlobal;
-  if (name) {
+  Conv1dVariant variant;
+  if (!name) {
+    variant = best_conv1d_variant(p);
+  } else {
     variant = static_cast<Conv1dVariant>(variant_index("conv1d", kConv1dVariants, *name));
     const char* why = conv1d_illegal(variant, p, stream);
     TORCH_CHECK(why == nullptr, "cudamem::conv1d: variant '", *name, "' cannot be used here: ", why);
@@ -323,13 +350,15 @@ bool gradient_by_convolution(const Tensor& grad_output, const Tensor& weight, co
   p.out_channels = input.size(-2);
   p.padding = p.dilation * (p.taps - 1) - p.padding;
   p.transposed = true;
-  if (!is_small_bank(p) || !conv1d_tiled_takes(p)) return false;
+  if (!is_small_bank(p)) return false;
+  const Conv1dVariant variant = best_conv1d_variant(p);
+  if (variant == Conv1dVariant::kGlobal) return false;
   const Tensor dense = weight.contiguous();
   grad_input = at::empty(input.sizes(), input.options());
   p.weight = dense.const_data_ptr();
   p.bias = nullptr;
   p.output = grad_input.mutable_data_ptr();
-  check_launch("conv1d_backward", launch_conv1d(Conv1dVariant::kTiled, p, current_stream(input.device())));
+  check_launch("conv1d_backward", launch_conv1d(variant, p, current_stream(input.device())));
   return true;
 }
 
@@ -399,14 +428,24 @@ Gradients conv1d_backward_dispatch(const Tensor& grad_output, const Tensor& inpu
   return op.call(grad_output, input, weight, stride, padding, dilation, std::move(groups), output_mask);
 }
 
-// What both autograd functions save beside their tensors.
-void save_window(torch::autograd::AutogradContext* ctx, SymIntArrayRef stride, SymIntArrayRef padding,
-                 SymIntArrayRef dilation, const SymInt& groups) {
-  ctx->saved_data["stride"] = stride;
-  ctx->saved_data["padding"] = padding;
-  ctx->saved_data["dilation"] = dilation;
-  ctx->saved_data["groups"] = groups;
-}
+// What both autograd functions save beside their tensors: the window, and flags of their own. One entry, since each
+// takes the host half a microsecond.
+struct SavedWindow {
+  std::vector<SymInt> values;  // stride, padding, dilation, groups, flags
+
+  static void save(torch::autograd::AutogradContext* ctx, const Window& w, std::initializer_list<bool> flags) {
+    std::vector<SymInt> values = {w.stride, w.padding, w.dilation, w.groups};
+    values.insert(values.end(), flags.begin(), flags.end());
+    ctx->saved_data["window"] = SymIntArrayRef(values);
+  }
+  explicit SavedWindow(torch::autograd::AutogradContext* ctx) : values(ctx->saved_data["window"].toSymIntVector()) {}
+
+  SymIntArrayRef stride() const { return SymIntArrayRef(values).slice(0, 1); }
+  SymIntArrayRef padding() const { return SymIntArrayRef(values).slice(1, 1); }
+  SymIntArrayRef dilation() const { return SymIntArrayRef(values).slice(2, 1); }
+  const SymInt& groups() const { return values[3]; }
+  bool flag(size_t i) const { return values[4 + i].expect_int() != 0; }
+};
 
 struct Conv1dFunction : torch::autograd::Function<Conv1dFunction> {
   static constexpr bool is_traceable = true;
@@ -415,8 +454,7 @@ struct Conv1dFunction : torch::autograd::Function<Conv1dFunction> {
                         const OptionalTensor& bias, SymIntArrayRef stride, SymIntArrayRef padding,
                         SymIntArrayRef dilation, SymInt groups, Variant variant) {
     ctx->save_for_backward({input, weight});
-    save_window(ctx, stride, padding, dilation, groups);
-    ctx->saved_data["has_bias"] = bias.has_value() && bias->defined();
+    SavedWindow::save(ctx, {stride, padding, dilation, groups}, {bias.has_value() && bias->defined()});
     const at::AutoDispatchBelowADInplaceOrView guard;
     return conv1d_dispatch(input, weight, bias, stride, padding, dilation, groups, variant);
   }
@@ -424,12 +462,11 @@ struct Conv1dFunction : torch::autograd::Function<Conv1dFunction> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
-    const auto [grad_input, grad_weight, grad_bias] =
-        conv1d_backward_dispatch(grads[0], saved[0], saved[1], ctx->saved_data["stride"].toSymIntVector(),
-                                 ctx->saved_data["padding"].toSymIntVector(),
-                                 ctx->saved_data["dilation"].toSymIntVector(), ctx->saved_data["groups"].toSymInt(),
-                                 {ctx->needs_input_grad(0), ctx->needs_input_grad(1),
-                                  ctx->saved_data["has_bias"].toBool() && ctx->needs_input_grad(2)});
+    const SavedWindow w(ctx);
+    const bool has_bias = w.flag(0);
+    const auto [grad_input, grad_weight, grad_bias] = conv1d_backward_dispatch(
+        grads[0], saved[0], saved[1], w.stride(), w.padding(), w.dilation(), w.groups(),
+        {ctx->needs_input_grad(0), ctx->needs_input_grad(1), has_bias && ctx->needs_input_grad(2)});
     return {grad_input, grad_weight, grad_bias, Tensor(), Tensor(), Tensor(), Tensor(), Tensor()};
   }
 };
@@ -445,8 +482,7 @@ struct Conv1dBackwardFunction : torch::autograd::Function<Conv1dBackwardFunction
                                                 SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups,
                                                 std::array<bool, 3> output_mask) {
     ctx->save_for_backward({grad_output, input, weight});
-    save_window(ctx, stride, padding, dilation, groups);
-    ctx->saved_data["output_mask"] = c10::List<bool>({output_mask[0], output_mask[1], output_mask[2]});
+    SavedWindow::save(ctx, {stride, padding, dilation, groups}, {output_mask[0], output_mask[1], output_mask[2]});
     const at::AutoDispatchBelowADInplaceOrView guard;
     const auto [grad_input, grad_weight, grad_bias] =
         conv1d_backward_dispatch(grad_output, input, weight, stride, padding, dilation, groups, output_mask);
@@ -463,16 +499,14 @@ struct Conv1dBackwardFunction : torch::autograd::Function<Conv1dBackwardFunction
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const auto saved = ctx->get_saved_variables();
     const Tensor &grad_output = saved[0], &input = saved[1], &weight = saved[2];
-    const c10::List<bool> output_mask = ctx->saved_data["output_mask"].toBoolList();
+    const SavedWindow w(ctx);
     std::array<Tensor, 3> of_output;
     for (size_t i = 0, next = 0; i < 3; ++i) {
-      if (output_mask[i]) of_output[i] = grads[next++];
+      if (w.flag(i)) of_output[i] = grads[next++];
     }
     const Tensor &to_input = of_output[0], &to_weight = of_output[1], &to_bias = of_output[2];
-    const auto stride = ctx->saved_data["stride"].toSymIntVector();
-    const auto padding = ctx->saved_data["padding"].toSymIntVector();
-    const auto dilation = ctx->saved_data["dilation"].toSymIntVector();
-    const SymInt groups = ctx->saved_data["groups"].toSymInt();
+    const auto stride = w.stride(), padding = w.padding(), dilation = w.dilation();
+    const SymInt& groups = w.groups();
 
     Tensor grad_grad_output, grad_input, grad_weight;
     const auto add = [&](const Tensor& term) {

@@ -18,11 +18,12 @@ constexpr int kRegistersMinBlocks = 2;
 constexpr int kTileWarps = 2;            // of a block; each works alone
 constexpr int kTileMaxBytes = 48 << 10;  // of shared memory, what every GPU gives without being asked
 constexpr int kTileAlignBytes = 32;      // where tiles of outputs start: at whole sectors
-// Outputs of a float32 thread: an odd number of quads, so that the threads of a warp meet different banks. More are
-// faster (17 taps: 130 us against 144), but in a row that fewer fill no more than once.
-constexpr int kFloatOutputs = 20, kShortRowOutputs = 8;
+// Outputs of a float32 thread: an odd number of quads, so that the threads of a warp meet different banks. 17 taps: 130
+// us, 144 with 12.
+constexpr int kFloatOutputs = 20;
 constexpr int kUnrolledQuads = 8;                         // of taps, at most
 constexpr int kManyFilters = 8;                           // that a thread of a dense bank computes at once
+constexpr int kStridedLoads = 4;                          // of a thread at once, where samples lie apart
 constexpr int kDilatedOutputs = 16, kStridedOutputs = 8;  // of a thread, where taps or outputs lie apart
 
 // Blocks of a multiprocessor, for whose sake the compiler saves registers: as many as do not make it spill.
@@ -31,14 +32,37 @@ template <typename scalar_t, int kOutputs, int kFilters>
 constexpr int kTiledMinBlocks = kFilters > 1                ? 10
                                 : kOutputs == kFloatOutputs ? 12
                                                             : 16;
-template <int kOutputs, int kQuads>
-constexpr int kUnrolledMinBlocks = kOutputs == kShortRowOutputs ? kManyBlocks
-                                   : kQuads == 1                ? 14
-                                                                : 16;
+template <int kQuads>
+constexpr int kUnrolledMinBlocks = kQuads == 1 ? 14 : 16;
 template <typename scalar_t, int kOutputs>
 constexpr int kSpreadMinBlocks = sizeof(scalar_t) == 8         ? kOutputs == kDilatedOutputs ? 6 : 12
                                  : kOutputs == kDilatedOutputs ? 14
                                                                : kManyBlocks;
+
+// About how long a kernel takes, in microseconds: until its first warps are done, more for each coefficient of a
+// filter; then for each warp, and for each of its products of a coefficient and 32 samples. Fitted to 370 random
+// problems on an H200, of which the faster of two kernels is found but for 1% of the time. It serves to choose between
+// a tile a warp and the flat kernels.
+struct KernelCost {
+  double start, coefficient, warp, product;
+  constexpr double of(double warps, double coefficients, double products) const {
+    return start + coefficient * coefficients + warps * (warp + product * products);
+  }
+};
+constexpr KernelCost kSplitCost{2.5, 0.04, 390e-6, 1.7e-6}, kTensorCost{2.5, 0.001, 490e-6, 0.6e-6},
+    kUnrolledCost{2.3, 0.01, 1020e-6, 0.3e-6}, kShortRowsCost{2.5, 0.05, 1080e-6, 1.4e-6},
+    kTiledCost{2.6, 0.006, 770e-6, 1.1e-6}, kDenseCost{2.5, 0.06, 540e-6, 23e-6},
+    kSpreadCost{3.0, 0.05, 930e-6, 4.3e-6}, kStridedCost{2.3, 0.04, 400e-6, 5.2e-6},
+    kDilatedCost{2.2, 0.06, 590e-6, 3.1e-6};
+constexpr double kRoundCost = 0.4;  // more, each time a warp waits for samples again: of another channel, or many
+// Here `coefficient` counts kFlatLoads of them at once. The last one is of a thread that computes several filters.
+constexpr KernelCost kFlatCost{1.4, 0.77, 139e-6, 15e-6}, kFlatChannelsCost{1.6, 0.8, 250e-6, 20e-6},
+    kFlatFiltersCost{1.8, 2.1, 200e-6, 30e-6};
+
+// The flat kernels.
+constexpr int kFlatThreads = 128;
+constexpr int kFlatLoads = 16;   // of a thread at once
+constexpr int kFlatStage = 256;  // places and coefficients in shared memory at a time
 
 // Tensor cores, halves.
 constexpr int kTensorTaps = 42;        // at most: four steps of 16 samples, less 15 of a row and 7 that come early
@@ -47,6 +71,7 @@ constexpr int kTensorAlignBytes = 8;   // of a thread's stores
 constexpr int kTensorMinBlocks = 16;
 constexpr int kTensorLoads = 5;       // of a thread at once, 16 bytes each
 constexpr int64_t kTensorRounds = 4;  // of 256 outputs; 2 are a third slower, 8 a fifth (bfloat16, 9 and 31 taps)
+constexpr int64_t kFewRounds = 1024;  // in all: then one a warp, for more warps
 
 // Tensor cores, float32: on compute capability 8.0 and 9.0, where they multiply TF32 numbers 8 and 7 times as fast as
 // other units multiply float32. On others it is twice or less, and three products for one do not pay.

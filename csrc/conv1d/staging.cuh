@@ -137,19 +137,32 @@ __device__ inline int opaque(int value) {
   return value;
 }
 
-// The elements of a row's ends that fill no 16-byte vector, of a tile of `count` that begins at a boundary, at
-// `position`: function(element of the row, of the tile).
+// The elements of a row's two ends that fill no 16-byte vector.
+template <typename scalar_t>
+struct RowEnds {
+  static constexpr int kElems = kVectorElems<scalar_t>, kMost = 2 * kElems;
+  const int head, tail, size;  // head, tail: how many
+
+  __device__ explicit RowEnds(const Row<scalar_t>& row)
+      : head(-row.misaligned(0) & (kElems - 1)), tail(row.misaligned(row.size)), size(row.size) {}
+  __device__ bool any() const { return (head | tail) != 0; }
+  // The i-th of kMost, or a negative number: the first kElems lie at the row's beginning, the others at its end.
+  __device__ int element(int i) const {
+    const int element = i < kElems ? i : size - kMost + i;
+    const bool wanted = i < kElems ? i < head : i >= kMost - tail && element >= head;
+    return wanted && element < size ? element : -1;
+  }
+};
+
+// function(element of the row, of the tile) for the row's ends, of a tile of `count` that begins at a boundary, at
+// `position`.
 template <typename scalar_t, typename Function>
 __device__ void for_each_end(const Row<scalar_t>& row, int position, int count, int lane, Function function) {
-  constexpr int kElems = kVectorElems<scalar_t>;
-  const int head = -row.misaligned(0) & (kElems - 1), tail = row.misaligned(row.size);
-  if ((head | tail) == 0) return;
+  const RowEnds<scalar_t> ends(row);
+  if (!ends.any()) return;
   __syncwarp();
-  // The first kElems lanes look at the row's first elements, the next ones at its last.
-  const bool of_head = lane < kElems;
-  const int element = of_head ? lane : row.size - 2 * kElems + lane, i = element - position;
-  const bool wanted = of_head ? lane < head : lane < 2 * kElems && lane >= 2 * kElems - tail && element >= head;
-  if (wanted && row.has(element) && i >= 0 && i < count) function(element, i);
+  const int element = lane < ends.kMost ? ends.element(lane) : -1, i = element - position;
+  if (element >= 0 && i >= 0 && i < count) function(element, i);
 }
 
 // Where the 16-byte vectors of a tile lie: as they come.
@@ -163,7 +176,7 @@ template <int kLoads, typename Place, int kCount, typename scalar_t>
 __device__ void stage_by_warp(scalar_t* tile, const Row<scalar_t>& row, int position, int count, int lane) {
   constexpr int kElems = kVectorElems<scalar_t>;
   if (row.stride != 1) {
-#pragma unroll 1
+#pragma unroll kStridedLoads
     for (int i = lane; i < count; i += 32) {
       tile[i] = row.has(position + i) ? row.at(position + i) : convert<scalar_t>(0.0f);
     }

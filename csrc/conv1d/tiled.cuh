@@ -47,6 +47,8 @@ struct Conv1dTiles {
   Divisor filter_blocks, divide_taps;
   int staged_elems, tile_elems;  // of a channel: samples, and the room they take
   int taps_room;                 // of a filter and a channel: a multiple of 4
+  uint32_t rows;                 // short ones of a warp
+  Divisor lanes;                 // of each of them
 };
 
 // Which stretch of all is that of a thread's warp: from all_tiles on, none.

@@ -19,10 +19,10 @@ __device__ void add_unrolled(float (&sums)[1][kOutputs], SlidingWindow<float, kO
   (add_four_taps<kTurns>(sums, window, taps, 0, kTurns < kLast ? 4 : rest), ...);
 }
 
-template <int kOutputs, int kQuads>
-__global__ void __launch_bounds__(32 * kTileWarps, kUnrolledMinBlocks<kOutputs, kQuads>)
+template <int kQuads>
+__global__ void __launch_bounds__(32 * kTileWarps, kUnrolledMinBlocks<kQuads>)
     conv1d_unrolled_kernel(const __grid_constant__ Conv1dTiles p) {
-  constexpr int kSamples = 32 * kOutputs + 4 * kQuads;
+  constexpr int kOutputs = kFloatOutputs, kSamples = 32 * kOutputs + 4 * kQuads;
   extern __shared__ __align__(16) unsigned char shared[];
   const uint32_t stretch = stretch_of(threadIdx.x);
   if (stretch >= p.all_tiles) return;

@@ -222,6 +222,12 @@ Tensor conv1d_cuda(const Tensor& input, const Tensor& weight, const OptionalTens
   Conv1dVariant variant;
   if (!name) {
     variant = best_conv1d_variant(p);
+    // Where no tile fits, a long filter over much is faster without a look at the signal's ends for each tap.
+    constexpr int64_t kMuch = 1 << 20;
+    if (variant == Conv1dVariant::kFlat && p.channels_per_group == 1 && p.out_length >= kMuch &&
+        !conv1d_tiled_takes(p)) {
+      variant = Conv1dVariant::kGlobal;
+    }
   } else {
     variant = static_cast<Conv1dVariant>(variant_index("conv1d", kConv1dVariants, *name));
     const char* why = conv1d_illegal(variant, p, stream);

@@ -400,3 +400,37 @@ def test_in_place_under_compile_vmap_and_forward_mode(device):
     tangent = random_values((2, 5, 5), torch.float32, device)
     assert torch.equal(torch.func.jvp(moved, (x,), (tangent,))[1], tangent.transpose(-2, -1))
     torch.library.opcheck(OPS.transpose_.default, (x.clone(), 1, 2))
+
+
+def test_in_place_behind_a_late_producer(cuda):
+    source, stream = random_values((3, 97, 97), torch.float32, cuda), torch.cuda.Stream()
+    x = torch.zeros_like(source)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)
+        x.copy_(source)
+        cudamem_ops.transpose_(x)
+    stream.synchronize()
+    assert torch.equal(x, source.mT)
+
+
+def test_in_place_in_a_graph(cuda):
+    x, side = random_values((3, 97, 97), torch.float32, cuda), torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        cudamem_ops.transpose_(x)
+    torch.cuda.current_stream().wait_stream(side)
+    graph, before = torch.cuda.CUDAGraph(), x.clone()
+    with torch.cuda.graph(graph):
+        cudamem_ops.transpose_(x)
+    for want in (before.mT, before):
+        graph.replay()
+        assert torch.equal(x, want)
+
+
+def test_in_place_on_a_device_that_is_not_the_current_one(two_gpus):
+    torch.cuda.set_device(two_gpus[0])
+    x = random_values((97, 97), torch.float32, two_gpus[1])
+    want = x.mT.clone()
+    assert torch.equal(cudamem_ops.transpose_(x), want)
+    assert torch.cuda.current_device() == 0

@@ -45,11 +45,11 @@ def conv1d(
             no capture). Eight outputs a thread, with the coefficients in "registers" (one channel per group, up to 32
             taps). Not with a padding in words. On the CPU the name is checked and ATen runs.
 
-    By default, on CUDA, a small bank takes "tiled", or "flat" where signals are short or few, or "global" where both
-    are refused: one channel per group (a single filter, a depthwise bank), or up to 8 output channels per group with
-    up to 128 coefficients for each output (32 but in float32). Of signals whose samples lie far apart in memory a
-    contiguous copy is made first. Everything else, and complex numbers, goes to ``at::conv1d`` (cuDNN), with its TF32
-    settings.
+    By default, on CUDA, a small bank takes "tiled", or "flat" where signals are short or few, or "global" where they
+    have more than 2^30 samples, or no tile fits and outputs are many. A small bank has one channel per group (a single
+    filter, a depthwise bank), or up to 8 output channels per group and up to 128 coefficients for each output (32 but
+    in float32). Of large signals whose samples lie far apart in memory a contiguous copy is made first. Everything
+    else, and complex numbers, goes to ``at::conv1d`` (cuDNN), with its TF32 settings.
 
     Returns:
         ``(N, C_out, L_out)`` or ``(C_out, L_out)``, contiguous, with ``L_out = (L + 2 * padding - dilation * (K - 1) -

@@ -149,6 +149,16 @@ bool is_small_bank(const Conv1dProblem& p) {
   return p.channels_per_group == 1 || (p.channels_out_per_group <= 8 && p.channels_per_group * p.taps <= most);
 }
 
+// Where no tile fits, many taps over many outputs are faster without a look at the signal's ends for each of them (one
+// filter, 2^26 samples: 4 taps "flat", 9 and more "global").
+Conv1dVariant default_variant(const Conv1dProblem& p) {
+  constexpr int64_t kManyTaps = 9, kManyOutputs = 1 << 20;
+  const Conv1dVariant best = best_conv1d_variant(p);
+  const bool much =
+      p.channels_per_group == 1 && p.taps >= kManyTaps && p.out_length >= kManyOutputs / p.batch / p.out_channels;
+  return best == Conv1dVariant::kFlat && much && !conv1d_tiled_takes(p) ? Conv1dVariant::kGlobal : best;
+}
+
 void set_input(Conv1dProblem& p, const Tensor& input) {
   p.input = input.const_data_ptr();  // which kernel runs may depend on its alignment
   p.batch_stride = input.dim() == 3 ? input.stride(0) : 0;
@@ -221,13 +231,7 @@ Tensor conv1d_cuda(const Tensor& input, const Tensor& weight, const OptionalTens
   const cudaStream_t stream = current_stream(input.device());
   Conv1dVariant variant;
   if (!name) {
-    variant = best_conv1d_variant(p);
-    // Where no tile fits, a long filter over much is faster without a look at the signal's ends for each tap.
-    constexpr int64_t kMuch = 1 << 20;
-    if (variant == Conv1dVariant::kFlat && p.channels_per_group == 1 && p.out_length >= kMuch &&
-        !conv1d_tiled_takes(p)) {
-      variant = Conv1dVariant::kGlobal;
-    }
+    variant = default_variant(p);
   } else {
     variant = static_cast<Conv1dVariant>(variant_index("conv1d", kConv1dVariants, *name));
     const char* why = conv1d_illegal(variant, p, stream);
@@ -357,7 +361,7 @@ bool gradient_by_convolution(const Tensor& grad_output, const Tensor& weight, co
   p.padding = p.dilation * (p.taps - 1) - p.padding;
   p.transposed = true;
   if (!is_small_bank(p)) return false;
-  const Conv1dVariant variant = best_conv1d_variant(p);
+  const Conv1dVariant variant = default_variant(p);
   if (variant == Conv1dVariant::kGlobal) return false;
   const Tensor dense = weight.contiguous();
   grad_input = at::empty(input.sizes(), input.options());

@@ -80,7 +80,8 @@ def started_on_gpu(call: Callable[[], object]) -> list[str]:
 
 def bits(tensor: Tensor) -> Tensor:
     """The bytes of a tensor's elements, in the order of its indices."""
-    return tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    # One element is contiguous at any stride, and view needs a last dim of stride 1.
+    return tensor.resolve_conj().resolve_neg().contiguous().unsqueeze(-1).view(torch.uint8)
 
 
 def assert_same_bits(got: Tensor, want: Tensor) -> None:

@@ -126,7 +126,7 @@ def test_any_shape_dims_and_strides(device, draw, seed):
 
 
 @pytest.mark.parametrize("element_bytes", BY_ELEMENT_BYTES)
-@pytest.mark.parametrize("order", itertools.permutations(range(4)), ids=str)
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))), ids=str)
 def test_windows_whose_rows_overlap(device, order, element_bytes):
     x = random_bits((4, 11, 16), BY_ELEMENT_BYTES[element_bytes], device).unfold(1, 4, 1).permute(order)
     for dim0, dim1 in itertools.combinations(range(4), 2):

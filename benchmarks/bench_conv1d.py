@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import conv1d, pad
 
 import cudamem_ops
-from benchmarks.harness import Benchmark, Case, Function, random_layout, random_shape, tensor_bytes
+from benchmarks.harness import Benchmark, Case, Function, random_layout, random_shape, tensor_bytes, widened
 
 LENGTH = 1 << 26
 TF32_EPS = 2.0**-10
@@ -134,7 +134,7 @@ class Conv1dBenchmark(Benchmark):
         return correlate
 
     def reference(self, case: Case, *inputs: Tensor) -> Tensor:
-        x, weight, *bias = (tensor.to(torch.float64) for tensor in inputs)
+        x, weight, *bias = (widened(tensor) for tensor in inputs)
         options = options_of(case)
         groups, stride, dilation = options["groups"], options["stride"], options["dilation"]
         batch, _, length = self._output_shape(case)
@@ -156,7 +156,7 @@ class Conv1dBenchmark(Benchmark):
         torch lets it round float32 factors to TF32; the gradients of the weights are sums of as many terms as there
         are outputs, added in blocks."""
         _, channels_per_group, taps = case.args["weight"]
-        precise = torch.float64 if case.dtype == torch.float64 else torch.float32
+        precise = torch.float64 if case.dtype in (torch.float64, torch.complex128) else torch.float32
         bound = torch.finfo(case.dtype).eps + taps * channels_per_group * torch.finfo(precise).eps
         by_cudnn = channels_per_group > 1 or direction != "forward"
         if by_cudnn and case.dtype == torch.float32 and torch.backends.cudnn.allow_tf32:
@@ -179,7 +179,8 @@ class Conv1dBenchmark(Benchmark):
 
     def flops(self, case: Case, direction: str) -> int:
         _, channels_per_group, taps = case.args["weight"]
-        forward = 2 * math.prod(self._output_shape(case)) * channels_per_group * taps
+        each = 8 if case.dtype.is_complex else 2
+        forward = each * math.prod(self._output_shape(case)) * channels_per_group * taps
         return forward * {"forward": 1, "backward": 2, "both": 3}[direction]
 
 

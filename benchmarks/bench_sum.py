@@ -93,14 +93,16 @@ class SumBenchmark(Benchmark):
         return lambda x: x.sum(axis=axis, keepdims=options["keepdim"], dtype=dtype)
 
     def reference(self, case: Case, *inputs: Tensor) -> Tensor:
-        return torch.sum(inputs[0], case.args.get("dim"), case.args.get("keepdim", False), dtype=torch.float64)
+        x = inputs[0]
+        dtype = torch.complex128 if x.is_complex() else torch.float64  # converted element by element, without a copy
+        return torch.sum(x, case.args.get("dim"), case.args.get("keepdim", False), dtype=dtype)
 
     def tolerance(self, case: Case, direction: str) -> float:
         """The result is rounded once; a partial sum grows by at most 256 elements one by one, the rest by a tree."""
         out = self._options(case)["dtype"] or case.dtype
-        if not out.is_floating_point:
+        if not (out.is_floating_point or out.is_complex):
             return 0.0
-        eps = torch.finfo(torch.float64 if case.dtype == torch.float64 else torch.float32).eps
+        eps = torch.finfo(torch.float64 if case.dtype in (torch.float64, torch.complex128) else torch.float32).eps
         return torch.finfo(out).eps + (256 + math.log2(math.prod(case.shape))) * eps
 
     def _outputs(self, case: Case) -> int:
@@ -117,7 +119,8 @@ class SumBenchmark(Benchmark):
         return tensor_bytes(case.shape, case.dtype) + self._outputs(case) * out.itemsize
 
     def flops(self, case: Case, direction: str) -> int:
-        return 0 if direction == "backward" else math.prod(case.shape) - self._outputs(case)
+        each = 2 if case.dtype.is_complex else 1
+        return 0 if direction == "backward" else each * (math.prod(case.shape) - self._outputs(case))
 
 
 BENCHMARK = SumBenchmark()

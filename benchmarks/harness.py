@@ -108,7 +108,7 @@ class Benchmark(ABC):
 
     @abstractmethod
     def reference(self, case: Case, *inputs: Tensor) -> Tensor:
-        """The result in float64; where the operator only moves data, in the input's dtype."""
+        """The result in float64 or complex128; where the operator only moves data, in the input's dtype."""
 
     @abstractmethod
     def tolerance(self, case: Case, direction: str) -> float:
@@ -132,6 +132,11 @@ class Benchmark(ABC):
     def cupy(self, case: Case) -> Function | None:
         """A function of CuPy arrays, or None where CuPy has no such operator."""
         return None
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """In the precision of references: float64, or complex128."""
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def random_tensor(shape: Sequence[int], dtype: torch.dtype, generator: torch.Generator) -> Tensor:
@@ -678,31 +683,30 @@ def expected(
         if direction == "forward":
             return [benchmark.reference(case, *(prepare(tensor) for tensor in inputs))]
         assert grad is not None
-        leaves = [prepare(tensor).to(torch.float64).requires_grad_() for tensor in inputs]
+        leaves = [widened(prepare(tensor)).requires_grad_() for tensor in inputs]
         with torch.enable_grad():
             output = benchmark.reference(case, *leaves)
-        return list(torch.autograd.grad(output, leaves, prepare(grad).to(torch.float64)))
+        return list(torch.autograd.grad(output, leaves, widened(prepare(grad))))
 
     return results(False), None if exact else results(True)
 
 
 def relative_error(result: Tensor, reference: Tensor, magnitude: Tensor | None = None) -> float:
-    """max |result - reference| / magnitude, which counts as no less than the dtype's least normal number; without a
-    magnitude, relative to the reference where that is above 1. NaN where the result has NaNs; infinite where it has
-    another shape."""
+    """max |result - reference| / magnitude, which counts as no less than the dtype's least normal number. Without a
+    magnitude the result must be exact: 1 for any other bits in the reference's dtype; in another dtype relative to the
+    reference where that is above 1. NaN where the result has NaNs; infinite where it has another shape."""
     if result.shape != reference.shape:
         return math.inf
     if result.numel() == 0:
         return 0.0
-    if result.dtype == reference.dtype and result.dtype != torch.float64 and result.dim():  # data that was only moved
-        bits = (result.contiguous().view(torch.uint8), reference.contiguous().view(torch.uint8))
+    if magnitude is None and result.dtype == reference.dtype:
+        # One element is contiguous at any stride, and view needs a last dim of stride 1.
+        bits = [tensor.contiguous().unsqueeze(-1).view(torch.uint8) for tensor in (result, reference)]
         return 0.0 if torch.equal(*bits) else 1.0
-    if result.is_complex():
-        result, reference = torch.view_as_real(result.resolve_conj()), torch.view_as_real(reference.resolve_conj())
-    exact = reference.to(torch.float64)
-    least = torch.finfo(result.dtype).tiny if result.is_floating_point() else 1e-300
-    scale = exact.abs().clamp_min(1) if magnitude is None else magnitude.to(torch.float64).clamp_min(least)
-    return float(((result.to(torch.float64) - exact).abs() / scale).max())
+    inexact = result.is_floating_point() or result.is_complex()
+    least = torch.finfo(result.dtype).tiny if inexact else 1e-300
+    scale = reference.abs().clamp_min(1) if magnitude is None else magnitude.clamp_min(least)
+    return float(((widened(result) - reference).abs() / scale).max())
 
 
 def check(
@@ -909,9 +913,7 @@ def side_by_side(ours: Function, builtin: Function, reference: Tensor, *inputs: 
     sets = [inputs, *([tensor.clone() for tensor in inputs] for _ in range(count - 1))]
     calls = {name: call_in_direction("forward", function, sets, []) for name, function in (("o", ours), ("b", builtin))}
     with torch.no_grad():
-        errors = {
-            name: float((call(0).to(torch.float64) - reference).abs().max() / scale) for name, call in calls.items()
-        }
+        errors = {name: float((widened(call(0)) - reference).abs().max() / scale) for name, call in calls.items()}
         timings = timer.measure({name: Work(call, count) for name, call in calls.items()})
     ours_us, torch_us = timings["o"].median_us, timings["b"].median_us
     return {

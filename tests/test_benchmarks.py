@@ -1,5 +1,6 @@
 """The benchmarks themselves: their files, their comparisons, and figures that can be true."""
 
+import dataclasses
 import importlib.util
 import json
 import sys
@@ -170,6 +171,22 @@ def test_wrong_results_are_not_timed(op: str, monkeypatch: pytest.MonkeyPatch) -
     assert "error" in rows["cudamem"]["note"]
     assert rows["torch"]["kernel_us"] > 0
     assert harness.failed(list(rows.values()))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.complex64, torch.complex128], ids=str)
+@pytest.mark.parametrize(("op", "direction"), [(op, d) for op in BENCHMARKS for d in ("forward", "both")])
+def test_right_results_of_any_dtype_are_timed(op: str, direction: str, dtype: torch.dtype) -> None:
+    benchmark = BENCHMARKS[op]
+    case = dataclasses.replace(benchmark.host_case(), dtype=dtype, directions=(direction,))
+    rows = harness.run_case(benchmark, case, harness.CpuTimer(), ("torch",))
+    assert not harness.failed(rows)
+    assert all(row["kernel_us"] > 0 for row in rows if row["provider"] in ("cudamem", "torch"))
+
+
+def test_only_the_same_bits_are_exact() -> None:
+    x = torch.tensor([[0.0, 1.0]])[:, ::2]  # one element, at a stride of 2
+    assert harness.relative_error(x, torch.zeros(1, 1)) == 0
+    assert harness.relative_error(-x, torch.zeros(1, 1)) == 1
 
 
 def test_nan_is_an_error() -> None:

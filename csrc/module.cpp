@@ -1,6 +1,8 @@
-// cudamem_ops._C: loading it registers the operators; its functions tell how it was built and what it holds.
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
+// cudamem_ops._C: loading it registers the operators; its functions call them, and tell how it was built and what it
+// holds.
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "build_info.h"
 #include "common/cuda_types.h"
@@ -76,10 +78,47 @@ py::dict variants() {
   return result;
 }
 
+template <class Signature>
+auto find_operator(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+// The operators without a variant, straight to the dispatcher. torch.ops reaches it through a Python method, torch's
+// JIT and a stack of boxed arguments, which doubles what the host spends on a small call.
+void define_operators(py::module_& m) {
+  using at::Tensor;
+  using Dtype = std::optional<at::ScalarType>;
+  using Ints = at::SymIntArrayRef;
+  const py::call_guard<py::gil_scoped_release> no_gil;
+  m.def(
+      "transpose",
+      [op = find_operator<Tensor(const Tensor&, int64_t, int64_t)>("cudamem::transpose")](
+          const Tensor& input, int64_t dim0, int64_t dim1) { return op.call(input, dim0, dim1); },
+      py::arg("input"), py::arg("dim0"), py::arg("dim1"), no_gil);
+  m.def(
+      "sum",
+      [op = find_operator<Tensor(const Tensor&, at::OptionalIntArrayRef, bool, Dtype)>("cudamem::sum")](
+          const Tensor& input, const std::optional<std::vector<int64_t>>& dim, bool keepdim, Dtype dtype) {
+        return op.call(input, dim ? at::OptionalIntArrayRef(*dim) : std::nullopt, keepdim, dtype);
+      },
+      py::arg("input"), py::arg("dim"), py::arg("keepdim"), py::arg("dtype"), no_gil);
+  m.def(
+      "conv1d",
+      [op = find_operator<Tensor(const Tensor&, const Tensor&, const std::optional<Tensor>&, Ints, Ints, Ints,
+                                 c10::SymInt)>("cudamem::conv1d")](const Tensor& input, const Tensor& weight,
+                                                                   const std::optional<Tensor>& bias, Ints stride,
+                                                                   Ints padding, Ints dilation, c10::SymInt groups) {
+        return op.call(input, weight, bias, stride, padding, dilation, std::move(groups));
+      },
+      py::arg("input"), py::arg("weight"), py::arg("bias"), py::arg("stride"), py::arg("padding"), py::arg("dilation"),
+      py::arg("groups"), no_gil);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "The compiled part of cudamem_ops.";
+  define_operators(m);
   m.def("build_info", &build_info,
         "What this build was made with: the versions of torch, CUDA (None without kernels), nvcc and the C++ compiler, "
         "the GPU architectures, the flags.");

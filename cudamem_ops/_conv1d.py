@@ -5,9 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from cudamem_ops._load import _C, only_dispatched
+
 
 def _as_list(value: int | Sequence[int]) -> Sequence[int]:
-    return [value] if isinstance(value, int) or not isinstance(value, Sequence) else value
+    return [value] if isinstance(value, int) or not isinstance(value, (list, tuple, Sequence)) else value
 
 
 def conv1d(
@@ -74,13 +76,14 @@ def conv1d(
 
     Source: V. Podlozhnyuk, "Image Convolution with CUDA", NVIDIA, 2007.
     """
-    ops = torch.ops.cudamem.conv1d
     stride, dilation = _as_list(stride), _as_list(dilation)
     if isinstance(padding, str):
         if variant is not None:
             raise RuntimeError(f"cudamem::conv1d: variant '{variant}' needs padding in numbers, but got '{padding}'")
-        return ops.padding(input, weight, bias, stride, padding, dilation, groups)
+        return torch.ops.cudamem.conv1d.padding(input, weight, bias, stride, padding, dilation, groups)
     padding = _as_list(padding)
-    if variant is None:
-        return ops.default(input, weight, bias, stride, padding, dilation, groups)
-    return ops.variant(input, weight, bias, stride, padding, dilation, groups, variant=variant)
+    if variant is not None:
+        return torch.ops.cudamem.conv1d.variant(input, weight, bias, stride, padding, dilation, groups, variant=variant)
+    if only_dispatched(input, weight, bias):
+        return _C.conv1d(input, weight, bias, stride, padding, dilation, groups)
+    return torch.ops.cudamem.conv1d.default(input, weight, bias, stride, padding, dilation, groups)

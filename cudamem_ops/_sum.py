@@ -6,9 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cudamem_ops import _load  # noqa: F401 - registers the operators
-
-_default, _variant = torch.ops.cudamem.sum.default, torch.ops.cudamem.sum.variant  # found once, not in every call
+from cudamem_ops._load import _C, only_dispatched
 
 
 def sum(
@@ -60,7 +58,10 @@ def sum(
     Source: M. Harris, "Optimizing Parallel Reduction in CUDA", NVIDIA, 2007; A. Neumaier, "Rundungsfehleranalyse
     einiger Verfahren zur Summation endlicher Summen", ZAMM 54, 1974.
     """
-    dims = dim if dim is None or isinstance(dim, (list, tuple, Sequence)) else [operator.index(dim)]
-    if variant is None:
-        return _default(input, dims, keepdim, dtype=dtype)
-    return _variant(input, dims, keepdim, dtype=dtype, variant=variant)
+    if dim is not None and (isinstance(dim, int) or not isinstance(dim, (list, tuple, Sequence))):
+        dim = [operator.index(dim)]
+    if variant is not None:
+        return torch.ops.cudamem.sum.variant(input, dim, keepdim, dtype=dtype, variant=variant)
+    if only_dispatched(input):
+        return _C.sum(input, dim, keepdim, dtype)
+    return torch.ops.cudamem.sum.default(input, dim, keepdim, dtype=dtype)

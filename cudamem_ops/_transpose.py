@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from cudamem_ops._load import _C, only_dispatched
+
 
 def transpose(input: Tensor, dim0: int = -2, dim1: int = -1, *, variant: str | None = None) -> Tensor:
     """Swaps two dims and lays the result out in fresh contiguous memory.
@@ -40,9 +42,11 @@ def transpose(input: Tensor, dim0: int = -2, dim1: int = -1, *, variant: str | N
 
     Source: M. Harris, "An Efficient Matrix Transpose in CUDA C/C++", NVIDIA Developer Blog, 2013.
     """
-    if variant is None:
-        return torch.ops.cudamem.transpose.default(input, dim0, dim1)
-    return torch.ops.cudamem.transpose.variant(input, dim0, dim1, variant=variant)
+    if variant is not None:
+        return torch.ops.cudamem.transpose.variant(input, dim0, dim1, variant=variant)
+    if only_dispatched(input):
+        return _C.transpose(input, dim0, dim1)
+    return torch.ops.cudamem.transpose.default(input, dim0, dim1)
 
 
 def transpose_(input: Tensor, dim0: int = -2, dim1: int = -1) -> Tensor:

@@ -25,6 +25,7 @@ from helpers import (
 )
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 import cudamem_ops
@@ -221,7 +222,7 @@ class Model(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.ones(2, 3, 3))
 
     def forward(self, x):
-        return OPS.sum(OPS.conv1d(OPS.transpose(x, 1, 2), self.weight), [2])
+        return cudamem_ops.sum(cudamem_ops.conv1d(cudamem_ops.transpose(x, 1, 2), self.weight), 2)
 
 
 @pytest.mark.slow
@@ -234,6 +235,45 @@ def test_inductor(device):
     close(got, want)
     wanted = (x, model.weight)
     close(torch.autograd.grad(got.sin().sum(), wanted), torch.autograd.grad(want.sin().sum(), wanted))
+
+
+DEFAULTS = {OPS.transpose.default, OPS.conv1d.default, OPS.sum.default}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit
+def test_the_documented_functions_are_traced(device):
+    model = Model().to(device)
+    traced = torch.jit.trace(model, torch.ones(2, 30, 3, device=device))
+    assert {op._schema.name for op in DEFAULTS} <= {node.kind() for node in traced.graph.nodes()}
+    x = random_values((4, 20, 3), torch.float32, device)
+    close(traced(x), model(x))
+
+
+def test_torch_function_sees_the_documented_functions(device):
+    seen = []
+
+    class Record(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    class Tagged(torch.Tensor):
+        pass
+
+    model, x = Model().to(device), random_values((4, 20, 3), torch.float32, device)
+    with Record():
+        close(model(x), model(x))
+    assert set(seen) >= DEFAULTS
+    assert type(model(x.as_subclass(Tagged))) is Tagged
+    assert type(model(x)) is torch.Tensor
+
+
+@pytest.mark.parametrize("wrong", ["x", [1.0], None])
+def test_what_is_no_tensor_is_a_type_error(wrong):
+    weight = torch.ones(1, 1, 3)
+    for call in (cudamem_ops.transpose, cudamem_ops.sum, lambda x: cudamem_ops.conv1d(x, weight)):
+        with pytest.raises(TypeError, match=r"torch\.Tensor"):
+            call(wrong)
 
 
 @every_call

@@ -262,8 +262,7 @@ Tensor sum_autograd(const Tensor& self, Dims dim, bool keepdim, Dtype dtype, Var
   }
   const at::ScalarType out_dtype = output_dtype(self, dtype);
   if (at::GradMode::is_enabled() && self.requires_grad() && torch::autograd::isDifferentiableType(out_dtype)) {
-    if (at::isComplexType(out_dtype) &&
-        !self.is_complex()) {  // the gradient is the real part: by the conversion's node
+    if (at::isComplexType(out_dtype) && !self.is_complex()) {  // the conversion's node takes the gradient's real part
       return sum_recorded(self, dim, keepdim, c10::toRealValueType(out_dtype), variant).to(out_dtype);
     }
     return sum_recorded(self, dim, keepdim, dtype, variant);

@@ -843,6 +843,7 @@ def test_offsets_beyond_2_to_the_31(device, variant):
 # Constant memory is one for a whole device. What follows would fail if two calls that run at once shared a place in it.
 
 
+@pytest.mark.without_sanitizer
 @every_kernel
 def test_threads_and_streams_with_different_filters(device, variant):
     """10,000 calls by 16 threads, and the host waits for none of them."""
@@ -901,6 +902,7 @@ def capture(function):
 captured_kernels = pytest.mark.parametrize("variant", [None, "global", "readonly", "shared", "flat", "tiled"])
 
 
+@pytest.mark.without_sanitizer
 @captured_kernels
 @pytest.mark.parametrize("taps", [3, 20_000])
 def test_a_replay_uses_the_weights_of_its_time(cuda, variant, taps):
@@ -916,6 +918,7 @@ def test_a_replay_uses_the_weights_of_its_time(cuda, variant, taps):
         assert (out == taps * value).all()
 
 
+@pytest.mark.without_sanitizer
 @captured_kernels
 def test_two_graphs_and_an_eager_call_at_once(cuda, variant):
     x = torch.ones(64, 1, 4096, device=cuda)
@@ -940,6 +943,7 @@ def test_two_graphs_and_an_eager_call_at_once(cuda, variant):
             assert all((out == w.sum()).all() for out in outs)
 
 
+@pytest.mark.without_sanitizer
 @pytest.mark.parametrize("variant", ["constant", "parameter"])
 def test_constant_memory_is_refused_during_capture(cuda, variant):
     x, w = torch.ones(1, 1, 64, device=cuda), torch.ones(1, 1, 3, device=cuda)

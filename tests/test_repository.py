@@ -76,3 +76,22 @@ def test_demo_compares_and_trains():
     assert "The two runs agree" in shown
     for operator in cudamem_ops.variants():
         assert re.search(rf"^ +{operator}\b", shown, re.MULTILINE)
+
+
+SANITIZED = """
+tests/test_sum.py::test_a[cuda-float32] PASSED                           [ 20%]
+tests/test_sum.py::test_a[cuda-float64] SKIPPED (needs a GPU)            [ 40%]
+========= Invalid __global__ read of size 4 bytes
+tests/test_sum.py::test_b[None] FAILED                                   [ 60%]
+FAILED tests/test_sum.py::test_b[None] - AssertionError
+========= {} SUMMARY: 12 {}
+"""
+
+
+@pytest.mark.parametrize("summary", [("ERROR", "errors"), ("RACECHECK", "hazards displayed (12 errors, 0 warnings)")])
+def test_what_the_sanitizer_found_is_read_from_its_log(summary, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    import sanitize
+
+    found = sanitize.read(SANITIZED.format(*summary))
+    assert found == {"PASSED": 1, "SKIPPED": 1, "FAILED": 1, "errors": 12, "summaries": 1}

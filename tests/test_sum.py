@@ -466,6 +466,7 @@ def test_compensated_is_within_2_ulp(cuda, dtype, shape, dim):
     assert ((got.double() - want).abs() <= 2 * ulp).all()
 
 
+@pytest.mark.without_sanitizer
 @each_variant("sum", without=("atomic", "shared"), cpu=False)
 def test_many_streams_graphs_and_eager_calls_at_once(device, variant):
     shapes = [((1 << 20) + 5, [0]), (5000, 64, [0]), (3, 300_001, [1]), (64, 1000, 40, [0, 1]), (1 << 18, 2, [0])]
@@ -500,6 +501,7 @@ def test_many_streams_graphs_and_eager_calls_at_once(device, variant):
         assert_same_bits(got, want)
 
 
+@pytest.mark.without_sanitizer
 def test_more_streams_and_captured_calls_than_have_room_for_partials(cuda):
     x = torch.ones(1 << 18, device=cuda)
     torch.cuda.synchronize()
@@ -518,6 +520,7 @@ def test_more_streams_and_captured_calls_than_have_room_for_partials(cuda):
         assert (torch.stack(captured) == x.double().sum()).all()
 
 
+@pytest.mark.without_sanitizer
 @pytest.mark.parametrize(
     ("shape", "dim"),
     [((1 << 22,), 0), ((300, 4096), 1), ((4096, 300), 0), ((9, 1 << 18), 1), ((40, 50, 60), (0, 2))],

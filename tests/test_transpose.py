@@ -414,6 +414,7 @@ def test_in_place_behind_a_late_producer(cuda):
     assert torch.equal(x, source.mT)
 
 
+@pytest.mark.without_sanitizer
 def test_in_place_in_a_graph(cuda):
     x, side = random_values((3, 97, 97), torch.float32, cuda), torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""compute-sanitizer over the operators' GPU tests, in several processes at once.
+
+    tools/sanitize.py memcheck sum conv1d
+    tools/sanitize.py racecheck --jobs 8 --minutes 20
+
+torch hands out pieces of large blocks of memory, between which memcheck and initcheck see no border: here each tensor
+has an allocation of its own. Tests marked ``without_sanitizer`` or ``large`` are left out. The exit status is 0 where
+every test passed, or was skipped, and the sanitizer found no error; the logs are in ``build/sanitize``.
+"""
+
+import argparse
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LOGS = ROOT / "build" / "sanitize"
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+OPS = sorted(room.name for room in (ROOT / "csrc").iterdir() if room.is_dir() and room.name != "common")
+OUTCOME = re.compile(r"^tests/\S+::.* (PASSED|FAILED|ERROR|SKIPPED)", re.MULTILINE)
+SUMMARY = re.compile(r"^========= (?:ERROR|RACECHECK) SUMMARY: (\d+)", re.MULTILINE)
+
+
+def gpu_tests(ops: list[str]) -> list[str]:
+    """The ids of the tests to run, in an order that gives each process some of everything."""
+    files = [f"tests/test_{op}.py" for op in ops]
+    choice = ["--collect-only", "-q", "-m", "not large and not without_sanitizer", "-k", "not cpu", *files]
+    listed = subprocess.run([sys.executable, "-m", "pytest", *choice], cwd=ROOT, capture_output=True, text=True)
+    ids = [line for line in listed.stdout.splitlines() if line.startswith("tests/") and "::" in line]
+    if listed.returncode or not ids:
+        sys.exit(f"no tests were found:\n{listed.stdout}{listed.stderr}")
+    random.Random(0).shuffle(ids)
+    return ids
+
+
+def start(tool: str, ids: list[str], log: Path) -> subprocess.Popen[bytes]:
+    names = log.with_suffix(".txt")
+    names.write_text("\n".join(ids))
+    environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+    pytest = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", f"@{names}"]
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            ["compute-sanitizer", "--tool", tool, "--error-exitcode", "99", *pytest],
+            cwd=ROOT,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def read(log: str) -> Counter[str]:
+    """How often each outcome of a test is in a log, the errors that the sanitizer found, and its summaries."""
+    summaries = [int(errors) for errors in SUMMARY.findall(log)]
+    return Counter(OUTCOME.findall(log)) + Counter(errors=sum(summaries), summaries=len(summaries))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tool", choices=TOOLS)
+    parser.add_argument("op", nargs="*", metavar="op", help=f"of {', '.join(OPS)}; all by default")
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) - 1), help="processes at once")
+    parser.add_argument("--minutes", type=float, default=60, help="after which the rest is given up")
+    options = parser.parse_args()
+    if unknown := set(options.op) - set(OPS):
+        parser.error(f"there is no {', '.join(sorted(unknown))}")
+
+    ids = gpu_tests(options.op or OPS)
+    LOGS.mkdir(parents=True, exist_ok=True)
+    logs = [LOGS / f"{options.tool}-{job}.log" for job in range(min(options.jobs, len(ids)))]
+    processes = [start(options.tool, ids[job :: len(logs)], log) for job, log in enumerate(logs)]
+    end = time.monotonic() + 60 * options.minutes
+    for process in processes:
+        try:
+            process.wait(max(0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGINT)  # pytest sums up what it did
+    outcomes: Counter[str] = Counter()
+    for process, log in zip(processes, logs, strict=True):
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+        of_log = read(log.read_text(errors="replace"))
+        if process.wait() != 0 or of_log["errors"] or not of_log["summaries"]:
+            print(f"{log.relative_to(ROOT)}: exit status {process.returncode}, {dict(of_log)}")
+        outcomes += of_log
+    clean = outcomes["errors"] == 0 and outcomes["summaries"] == len(logs)
+    every = outcomes["PASSED"] > 0 and outcomes["PASSED"] + outcomes["SKIPPED"] == len(ids)
+    print(f"{options.tool}: {len(ids)} tests, {dict(outcomes)}")
+    return 0 if clean and every else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

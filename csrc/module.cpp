@@ -88,30 +88,35 @@ auto find_operator(const char* name) {
 void define_operators(py::module_& m) {
   using at::Tensor;
   using Dtype = std::optional<at::ScalarType>;
+  using OptionalTensor = std::optional<Tensor>;
   using Ints = at::SymIntArrayRef;
+  using IntList = std::vector<c10::SymInt>;
+  using py::arg;
   const py::call_guard<py::gil_scoped_release> no_gil;
-  m.def(
-      "transpose",
-      [op = find_operator<Tensor(const Tensor&, int64_t, int64_t)>("cudamem::transpose")](
-          const Tensor& input, int64_t dim0, int64_t dim1) { return op.call(input, dim0, dim1); },
-      py::arg("input"), py::arg("dim0"), py::arg("dim1"), no_gil);
-  m.def(
-      "sum",
-      [op = find_operator<Tensor(const Tensor&, at::OptionalIntArrayRef, bool, Dtype)>("cudamem::sum")](
-          const Tensor& input, const std::optional<std::vector<int64_t>>& dim, bool keepdim, Dtype dtype) {
-        return op.call(input, dim ? at::OptionalIntArrayRef(*dim) : std::nullopt, keepdim, dtype);
-      },
-      py::arg("input"), py::arg("dim"), py::arg("keepdim"), py::arg("dtype"), no_gil);
-  m.def(
-      "conv1d",
-      [op = find_operator<Tensor(const Tensor&, const Tensor&, const std::optional<Tensor>&, Ints, Ints, Ints,
-                                 c10::SymInt)>("cudamem::conv1d")](const Tensor& input, const Tensor& weight,
-                                                                   const std::optional<Tensor>& bias, Ints stride,
-                                                                   Ints padding, Ints dilation, c10::SymInt groups) {
-        return op.call(input, weight, bias, stride, padding, dilation, std::move(groups));
-      },
-      py::arg("input"), py::arg("weight"), py::arg("bias"), py::arg("stride"), py::arg("padding"), py::arg("dilation"),
-      py::arg("groups"), no_gil);
+
+  const auto transpose = find_operator<Tensor(const Tensor&, int64_t, int64_t)>("cudamem::transpose");
+  const auto call_transpose = [=](const Tensor& input, int64_t dim0, int64_t dim1) {
+    return transpose.call(input, dim0, dim1);
+  };
+  m.def("transpose", call_transpose, arg("input"), arg("dim0"), arg("dim1"), no_gil);
+
+  const auto sum = find_operator<Tensor(const Tensor&, at::OptionalIntArrayRef, bool, Dtype)>("cudamem::sum");
+  const auto call_sum = [=](const Tensor& input, const std::optional<std::vector<int64_t>>& dim, bool keepdim,
+                            Dtype dtype) {
+    return sum.call(input, dim ? at::OptionalIntArrayRef(*dim) : std::nullopt, keepdim, dtype);
+  };
+  m.def("sum", call_sum, arg("input"), arg("dim"), arg("keepdim"), arg("dtype"), no_gil);
+
+  const auto conv1d =
+      find_operator<Tensor(const Tensor&, const Tensor&, const OptionalTensor&, Ints, Ints, Ints, c10::SymInt)>(
+          "cudamem::conv1d");
+  const auto call_conv1d = [=](const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
+                               const IntList& stride, const IntList& padding, const IntList& dilation,
+                               c10::SymInt groups) {
+    return conv1d.call(input, weight, bias, stride, padding, dilation, std::move(groups));
+  };
+  m.def("conv1d", call_conv1d, arg("input"), arg("weight"), arg("bias"), arg("stride"), arg("padding"), arg("dilation"),
+        arg("groups"), no_gil);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 import torch._dynamo.testing
@@ -274,6 +275,18 @@ def test_what_is_no_tensor_is_a_type_error(wrong):
     for call in (cudamem_ops.transpose, cudamem_ops.sum, lambda x: cudamem_ops.conv1d(x, weight)):
         with pytest.raises(TypeError, match=r"torch\.Tensor"):
             call(wrong)
+
+
+@pytest.mark.parametrize("number", [np.int64, torch.tensor], ids=["NumPy", "torch"])
+def test_integers_of_any_kind(number):
+    x, w = random_values((2, 4, 20), torch.float32, "cpu"), random_values((4, 1, 3), torch.float32, "cpu")
+    one, two, four = number(1), number(2), number(4)
+    want = F.conv1d(x, w, None, 2, 1, 2, 4)
+    close(cudamem_ops.conv1d(x, w, None, two, one, two, four), want)
+    close(cudamem_ops.conv1d(x, w, None, [two], [one], (two,), four), want)
+    close(cudamem_ops.sum(x, one), x.sum(1))
+    close(cudamem_ops.sum(x, [one, two]), x.sum([1, 2]))
+    close(cudamem_ops.transpose(x, one, two), x.transpose(1, 2))
 
 
 @every_call

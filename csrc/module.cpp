@@ -2,6 +2,7 @@
 // holds.
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "build_info.h"
@@ -92,20 +93,22 @@ void define_operators(py::module_& m) {
   using Ints = at::SymIntArrayRef;
   using IntList = std::vector<c10::SymInt>;
   using py::arg;
-  const py::call_guard<py::gil_scoped_release> no_gil;
+  const auto define = [&m](const char* name, auto call, auto... arguments) {
+    m.def(name, torch::wrap_pybind_function_no_gil(call), arguments...);  // with torch's errors and warnings
+  };
 
   const auto transpose = find_operator<Tensor(const Tensor&, int64_t, int64_t)>("cudamem::transpose");
   const auto call_transpose = [=](const Tensor& input, int64_t dim0, int64_t dim1) {
     return transpose.call(input, dim0, dim1);
   };
-  m.def("transpose", call_transpose, arg("input"), arg("dim0"), arg("dim1"), no_gil);
+  define("transpose", call_transpose, arg("input"), arg("dim0"), arg("dim1"));
 
   const auto sum = find_operator<Tensor(const Tensor&, at::OptionalIntArrayRef, bool, Dtype)>("cudamem::sum");
   const auto call_sum = [=](const Tensor& input, const std::optional<std::vector<int64_t>>& dim, bool keepdim,
                             Dtype dtype) {
     return sum.call(input, dim ? at::OptionalIntArrayRef(*dim) : std::nullopt, keepdim, dtype);
   };
-  m.def("sum", call_sum, arg("input"), arg("dim"), arg("keepdim"), arg("dtype"), no_gil);
+  define("sum", call_sum, arg("input"), arg("dim"), arg("keepdim"), arg("dtype"));
 
   const auto conv1d =
       find_operator<Tensor(const Tensor&, const Tensor&, const OptionalTensor&, Ints, Ints, Ints, c10::SymInt)>(
@@ -115,8 +118,8 @@ void define_operators(py::module_& m) {
                                c10::SymInt groups) {
     return conv1d.call(input, weight, bias, stride, padding, dilation, std::move(groups));
   };
-  m.def("conv1d", call_conv1d, arg("input"), arg("weight"), arg("bias"), arg("stride"), arg("padding"), arg("dilation"),
-        arg("groups"), no_gil);
+  define("conv1d", call_conv1d, arg("input"), arg("weight"), arg("bias"), arg("stride"), arg("padding"),
+         arg("dilation"), arg("groups"));
 }
 
 }  // namespace
@@ -129,8 +132,9 @@ PYBIND11_MODULE(_C, m) {
         "the GPU architectures, the flags.");
   m.def("kernels", &kernels,
         "A list with a dict for each CUDA kernel: registers a thread, shared, constant and local memory in bytes, the "
-        "most threads a block may have, and for the launch that the library gives it the threads of a block, the "
-        "blocks that fit on a multiprocessor of the current device and the occupancy (0 to 1). RuntimeError without "
+        "most threads a block may have, and for the largest block that the library launches, without dynamic shared "
+        "memory, its threads, the blocks that fit on a multiprocessor of the current device and the occupancy (0 to "
+        "1). RuntimeError without "
         "a GPU, or in a build without CUDA.");
   m.def("variants", &variants, "The names of the variants of each operator.");
 }

@@ -4,6 +4,7 @@ import copy
 import json
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from helpers import (
     OPS,
     assert_fresh,
     assert_same_bits,
+    capture,
     each_variant,
     random_values,
     total_variants,
@@ -117,12 +119,9 @@ def close(got, want):
 
 def test_every_overload_is_tried_here():
     tried = {c.op.func if isinstance(c.op, partial) else c.op for c in CALLS.values()}
-    exist = {
-        getattr(packet, overload)
-        for packet in (OPS.transpose, OPS.sum, OPS.conv1d, OPS.conv1d_backward)
-        for overload in packet.overloads()
-    }
-    assert tried == exist
+    names = [name.split("::")[1] for name in torch._C._dispatch_get_all_op_names() if name.startswith("cudamem::")]
+    packets = [getattr(OPS, name) for name in {name.split(".")[0] for name in names} - {"transpose_"}]
+    assert tried == {getattr(packet, overload) for packet in packets for overload in packet.overloads()}
 
 
 @every_call
@@ -277,6 +276,11 @@ def test_what_is_no_tensor_is_a_type_error(wrong):
             call(wrong)
 
 
+def test_warnings_are_python_s():
+    with pytest.warns(UserWarning, match="discards the imaginary part"):
+        cudamem_ops.sum(torch.ones(2, dtype=torch.complex64), dtype=torch.float32)
+
+
 @pytest.mark.parametrize("number", [np.int64, torch.tensor], ids=["NumPy", "torch"])
 def test_integers_of_any_kind(number):
     x, w = random_values((2, 4, 20), torch.float32, "cpu"), random_values((4, 1, 3), torch.float32, "cpu")
@@ -284,6 +288,7 @@ def test_integers_of_any_kind(number):
     want = F.conv1d(x, w, None, 2, 1, 2, 4)
     close(cudamem_ops.conv1d(x, w, None, two, one, two, four), want)
     close(cudamem_ops.conv1d(x, w, None, [two], [one], (two,), four), want)
+    close(cudamem_ops.conv1d(x, w, None, range(2, 3), deque([1]), 2, 4), want)
     close(cudamem_ops.sum(x, one), x.sum(1))
     close(cudamem_ops.sum(x, [one, two]), x.sum([1, 2]))
     close(cudamem_ops.transpose(x, one, two), x.transpose(1, 2))
@@ -468,14 +473,7 @@ def test_the_host_never_waits(cuda, call):
 )
 def test_captured_in_a_graph(cuda, call):
     tensors = call.tensors(cuda)
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        call(*tensors)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        got = call(*tensors)
+    graph, got = capture(lambda: call(*tensors))
     for _ in range(2):
         for t in tensors:
             t.normal_()

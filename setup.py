@@ -149,7 +149,7 @@ class BuildExtension(cpp_extension.BuildExtension):
 
     def _write_info(self) -> None:
         library = Path(self.get_ext_fullpath(MODULE.name))
-        info = {**INFO, "rebuild": REBUILD, "commit": commit()}  # the commit would compile the library anew each time
+        info = {**INFO, "rebuild": REBUILD, "commit": commit()}  # were the commit in INFO, a new one would rebuild all
         write_if_changed(library.with_name("build_info.json"), json.dumps(info, indent=2) + "\n")
 
     def build_extensions(self) -> None:

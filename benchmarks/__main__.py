@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from benchmarks.harness import (
     case_name,
     describe_run,
     failed,
+    gbps,
     index,
     make_timer,
     number,
@@ -125,9 +127,8 @@ def choose_cases(
     parser: argparse.ArgumentParser, options: argparse.Namespace, benchmark: Benchmark, on_gpu: bool
 ) -> list[Case]:
     if options.shape:
-        base = own_case(parser, options, benchmark)
-        kinds = options.dtype or [torch.float32]
-        return [Case(base.shape, dtype, base.args, compiled=True, ladder=True) for dtype in kinds]
+        case = own_case(parser, options, benchmark)
+        return [replace(case, dtype=dtype) for dtype in options.dtype or [torch.float32]]
     if options.sweep:
         rng = random.Random(options.seed)
         distinct: dict[str, Case] = {}
@@ -230,7 +231,7 @@ def table_lines(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
                     number(measured),
                     number(row["spread_us"], 3),
                     number(row["eager_us"]),
-                    number(row["bytes_moved"] / us / 1e3) if us and row["bytes_moved"] else "-",
+                    number(gbps(row) if us and row["bytes_moved"] else None),
                     f"{copy / us:.3f}" if copy and us else "-",
                     "-" if row["max_rel_error"] is None else f"{row['max_rel_error']:.0e}",
                 ]

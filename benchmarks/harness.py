@@ -227,6 +227,11 @@ def number(value: float | None, digits: int = 4) -> str:
     return "-" if value is None else f"{value:,.{max(0, digits - len(str(int(abs(value)))))}f}"
 
 
+def gbps(row: Row) -> float:
+    """The effective bandwidth of a row that was timed: the bytes that must be read and written, over the time."""
+    return row["bytes_moved"] / row["kernel_us"] / 1e3
+
+
 def best_peer(providers: Mapping[str, Row]) -> Row | None:
     """The fastest provider that is neither ours nor a ceiling."""
     timed = [

@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.harness import CEILINGS, best_peer, case_name, index
+from benchmarks.harness import CEILINGS, best_peer, case_name, gbps, index
 
 OURS, PEER, COPY, WORSE = "#1b6ca8", "#9aa0a6", "#2e8b57", "#c0392b"
 COLORS = {
@@ -38,10 +38,6 @@ def _save(figure: Figure, path: Path) -> Path:
     figure.savefig(path, dpi=100, facecolor="white", metadata={"Software": ""})
     plt.close(figure)
     return path
-
-
-def _gbps(row: Mapping[str, Any]) -> float:
-    return row["bytes_moved"] / row["kernel_us"] / 1e3
 
 
 def _forward(result: Result) -> list[dict[str, dict[str, Any]]]:
@@ -102,7 +98,7 @@ def draw_bandwidth(result: Result, folder: Path) -> Path | None:
     shapes = f"{case_name(family[0]['cudamem'])} and other sizes"
     figure, axes = _new(8, 4.8, f"{meta['op']}: effective bandwidth against size ({shapes})", meta)
     for provider, color in COLORS.items():
-        points = sorted((case[provider]["bytes_moved"], _gbps(case[provider])) for case in family if provider in case)
+        points = sorted((case[provider]["bytes_moved"], gbps(case[provider])) for case in family if provider in case)
         if points:
             style = "--" if provider in CEILINGS else "-"
             axes.plot(*zip(*points, strict=True), style, marker="o", color=color, label=provider, markersize=4)
@@ -144,7 +140,7 @@ def draw_ladder(result: Result, folder: Path) -> Path | None:
         color = COLORS.get(name) or shades(0.25 + 0.5 * variants.index(name) / max(1, len(variants)))
         for i, case in enumerate(cases):
             if name in case:
-                y, value = i - 0.4 + (j + 0.5) * height, _gbps(case[name])
+                y, value = i - 0.4 + (j + 0.5) * height, gbps(case[name])
                 axes.barh(y, value, height=height * 0.9, color=color)
                 label = (
                     f" {name.removeprefix('cudamem:')} {value:,.0f}" if name != "cudamem" else f" default {value:,.0f}"
@@ -168,7 +164,7 @@ def draw_roofline(result: Result, folder: Path) -> Path | None:
     peak = meta["fp32_peak_flops"]
     low, high = min(intensity) / 2, max(max(intensity), 4.0) * 2
     for name in CEILINGS:
-        rate = max((_gbps(case[name]) * 1e9 for case in cases if name in case), default=None)
+        rate = max((gbps(case[name]) * 1e9 for case in cases if name in case), default=None)
         if rate is None:
             continue
         ridge = min(high, peak / rate) if peak else high

@@ -57,10 +57,10 @@ def conv1d(
         ``(N, C_out, L_out)`` or ``(C_out, L_out)``, contiguous, with ``L_out = (L + 2 * padding - dilation * (K - 1) -
         1) // stride + 1``. float16 and bfloat16 accumulate in float32 and are rounded once; the kernels never round
         float32 to TF32, and give the same bits on every run. With no input channels the output is the bias.
-        Differentiable any number of times, by ``torch.ops.cudamem.conv1d_backward``: with one channel per group, stride
-        and dilation 1 and up to 32 taps, one kernel computes the gradients of input and weight, with the same bits on
-        every run; other gradients may be ATen's. Under ``torch.func`` transforms and forward-mode AD, ATen's operators
-        run instead. Under autocast it is cast as ``F.conv1d`` is.
+        Differentiable any number of times, by ``torch.ops.cudamem.conv1d_backward``: with one channel and one filter
+        per group, stride and dilation 1 and up to 32 taps, one kernel computes the gradients of input and weight, with
+        the same bits on every run; other gradients may be ATen's. Under ``torch.func`` transforms and forward-mode AD,
+        ATen's operators run instead. Under autocast it is cast as ``F.conv1d`` is.
 
     Raises:
         RuntimeError: shapes, dtypes or devices do not fit together (named, with what was received); stride, dilation

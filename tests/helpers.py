@@ -1,5 +1,6 @@
 """What the tests share: data of every dtype and layout, exact comparison, and error bounds."""
 
+import doctest
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,12 +21,12 @@ FLOATS = [*HALVES, torch.float32, torch.float64]
 COMPLEX = [torch.complex64, torch.complex128]
 
 
-# Variants that some inputs do not suit; those have tests of their own.
+# Variants that take few kinds of inputs; those have tests of their own.
 PARTIAL = {"transpose": ("swizzled", "aligned"), "conv1d": ("parameter", "registers")}
 
 
 def total_variants(op: str) -> list[str]:
-    """The variants that take every input (of a kind that reaches the kernels)."""
+    """The variants that take every input of a test, or are skipped there by ``is_refused``."""
     return [name for name in cudamem_ops.variants()[op] if name not in PARTIAL.get(op, ())]
 
 
@@ -76,6 +77,19 @@ def started_on_gpu(call: Callable[[], object]) -> list[str]:
         if names:
             break
     return names
+
+
+def capture(function: Callable[[], object]) -> tuple[torch.cuda.CUDAGraph, object]:
+    """A CUDA graph of a call, and the result that its replays write."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        function()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = function()
+    return graph, result
 
 
 def bits(tensor: Tensor) -> Tensor:
@@ -197,3 +211,11 @@ def sum_bound(x: Tensor, dims: Sequence[int] | None, keepdim: bool, out: torch.d
     real = of_parts.get(out, out)
     adding = (chain + math.log2(max(x.numel(), 2))) * epsilon(accumulator(real)) * numpy_sum(magnitudes, dims, keepdim)
     return adding + epsilon(real) * total + torch.finfo(real).tiny
+
+
+def assert_examples_hold(documented: object, name: str) -> None:
+    """The examples in a docstring, of which there is one at least, print what it says."""
+    examples = doctest.DocTestFinder().find(documented, name, globs={})
+    assert any(test.examples for test in examples)
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert sum(runner.run(test).failed for test in examples) == 0

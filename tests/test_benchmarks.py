@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+import cudamem_ops
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
@@ -134,6 +136,10 @@ def test_arguments_that_do_not_fit_are_refused(arguments: list[str], capsys: pyt
     with pytest.raises(SystemExit, match="2"):
         main(["--device", "cpu", *arguments])
     assert "error:" in capsys.readouterr().err
+
+
+def test_every_operator_has_a_benchmark() -> None:
+    assert set(BENCHMARKS) == set(cudamem_ops.variants())
 
 
 def test_every_case_states_its_bytes_and_shapes() -> None:
@@ -289,7 +295,7 @@ def test_baseline(
     assert ("SLOWER" in capsys.readouterr().out) == bool(status)
 
 
-def test_a_folder_can_be_the_baseline_and_be_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_can_be_the_baseline_and_be_overwritten(tmp_path: Path) -> None:
     run_own_case("sum", tmp_path)
     scale_times(tmp_path / "sum.json", 1e-6)
     assert run_own_case("sum", tmp_path, "--baseline", str(tmp_path), "--fail-on-regress") == 1

@@ -137,9 +137,9 @@ def test_cpu_only_build_is_described(sources):
 
 
 @needs_kernels
-@pytest.mark.parametrize("visible", [None, ""])
-def test_no_list_and_no_gpu_builds_every_architecture(sources, visible):
-    environment = {"TORCH_CUDA_ARCH_LIST": visible, "CUDA_VISIBLE_DEVICES": ""}
+@pytest.mark.parametrize("listed", [None, ""])
+def test_no_list_and_no_gpu_builds_every_architecture(sources, listed):
+    environment = {"TORCH_CUDA_ARCH_LIST": listed, "CUDA_VISIBLE_DEVICES": ""}
     result = setup_py("--version", PWD=str(sources), **environment)
     assert result.returncode == 0, result.stderr
     built = described(sources)["architectures"]

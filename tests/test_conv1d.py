@@ -18,6 +18,7 @@ from helpers import (
     assert_same_bits,
     assert_same_error,
     assert_within,
+    capture,
     each_variant,
     epsilon,
     poisoned_memory,
@@ -244,47 +245,40 @@ def random_problem(rng, dtype, device):
 
 @every_variant
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("seed", range(4))
-def test_random_problems(device, variant, dtype, seed):
-    rng = random.Random(f"{seed} {dtype}")
+@pytest.mark.parametrize("draw", range(4))
+def test_random_problems(device, variant, dtype, draw):
+    rng = random.Random(f"{draw} {dtype}")
     for _ in range(25):
         x, w, b, args = random_problem(rng, dtype, device)
         check(x, w, b, *args, variant=variant)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("seed", range(4))
-def test_gradients_of_random_problems(device, dtype, seed):
+@pytest.mark.parametrize("draw", range(4))
+def test_gradients_of_random_problems(device, dtype, draw):
     """Against the reference's own derivatives. The gradient of a coefficient is a sum over all outputs."""
-    rng = random.Random(f"{seed} {dtype}")
-    tf32 = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        for _ in range(12):
-            x, w, b, args = random_problem(rng, dtype, device)
-            inputs = [t.detach().requires_grad_() for t in (x, w, b) if t is not None]
-            out = cudamem_ops.conv1d(*inputs, *([] if b is not None else [None]), *args)
-            grad = random_values(out.shape, dtype, device)
-            got = torch.autograd.grad(out, inputs, grad)
-            for absolute in (False, True):
-                wide = [t.detach().double().cpu() for t in inputs]
-                wide = [(t.abs() if absolute else t).requires_grad_() for t in wide]
-                wanted = reference(*wide, *([] if b is not None else [None]), *args, keep=True)
-                seed_grad = grad.double().cpu()
-                of_reference = torch.autograd.grad(wanted, wide, seed_grad.abs() if absolute else seed_grad)
-                if not absolute:
-                    want = of_reference
-            own = (
-                x.is_cuda and w.size(1) == 1 and w.size(0) == x.size(1) and args[0] == args[2] == 1 and w.size(2) <= 32
-            )
-            roundings = 2 if own or dtype not in HALVES else 16  # ATen may round halves on the way
-            terms = out.numel() + w.size(1) * w.size(2)
-            for g, exact, magnitude in zip(got, want, of_reference, strict=True):
-                steps = min(terms, 64 + 8 * terms**0.5)  # rounding errors of a long sum seldom point one way
-                limit = (steps * epsilon(accumulator(dtype)) + roundings * epsilon(dtype)) * magnitude
-                assert_within(g, exact, limit + torch.finfo(dtype).tiny)
-    finally:
-        torch.backends.cudnn.allow_tf32 = tf32
+    rng = random.Random(f"{draw} {dtype}")
+    for _ in range(12):
+        x, w, b, args = random_problem(rng, dtype, device)
+        inputs = [t.detach().requires_grad_() for t in (x, w, b) if t is not None]
+        out = cudamem_ops.conv1d(*inputs, *([] if b is not None else [None]), *args)
+        grad = random_values(out.shape, dtype, device)
+        got = torch.autograd.grad(out, inputs, grad)
+        for absolute in (False, True):
+            wide = [t.detach().double().cpu() for t in inputs]
+            wide = [(t.abs() if absolute else t).requires_grad_() for t in wide]
+            wanted = reference(*wide, *([] if b is not None else [None]), *args, keep=True)
+            seed_grad = grad.double().cpu()
+            of_reference = torch.autograd.grad(wanted, wide, seed_grad.abs() if absolute else seed_grad)
+            if not absolute:
+                want = of_reference
+        own = x.is_cuda and w.size(1) == 1 and w.size(0) == x.size(1) and args[0] == args[2] == 1 and w.size(2) <= 32
+        roundings = 2 if own or dtype not in HALVES else 16  # ATen may round halves on the way
+        terms = out.numel() + w.size(1) * w.size(2)
+        for g, exact, magnitude in zip(got, want, of_reference, strict=True):
+            steps = min(terms, 64 + 8 * terms**0.5)  # rounding errors of a long sum seldom point one way
+            limit = (steps * epsilon(accumulator(dtype)) + roundings * epsilon(dtype)) * magnitude
+            assert_within(g, exact, limit + torch.finfo(dtype).tiny)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -884,19 +878,6 @@ def test_filters_of_many_sizes_at_once(device, variant):
     torch.cuda.synchronize()
     for w, result in zip(filters, results, strict=True):
         assert (result == w.sum()).all()  # sixteenths add up exactly
-
-
-def capture(function):
-    """A CUDA graph of a call, and the result that its replays write."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        function()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = function()
-    return graph, result
 
 
 captured_kernels = pytest.mark.parametrize("variant", [None, "global", "readonly", "shared", "flat", "tiled"])

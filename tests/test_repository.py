@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import assert_examples_hold
 
 import cudamem_ops
 
@@ -35,13 +36,7 @@ def test_room_has_all_its_siblings(room):
 
 @pytest.mark.parametrize("name", ["transpose", "transpose_", "sum", "conv1d"])
 def test_docstring_example_prints_what_it_says(name):
-    import doctest
-
-    function = getattr(cudamem_ops, name)
-    examples = doctest.DocTestFinder().find(function, name, globs={})
-    assert any(test.examples for test in examples)
-    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
-    assert sum(runner.run(test).failed for test in examples) == 0
+    assert_examples_hold(getattr(cudamem_ops, name), name)
 
 
 def readme_blocks(language):

@@ -414,13 +414,13 @@ def random_problem(seed, device):
 
 
 @every_variant
-@pytest.mark.parametrize("seed", range(60))
-def test_random_problems(device, variant, seed):
-    x, dims = random_problem(seed, device)
+@pytest.mark.parametrize("draw", range(60))
+def test_random_problems(device, variant, draw):
+    x, dims = random_problem(draw, device)
     check(x, dims, variant=variant)
 
 
-@each_variant("sum", without=("atomic", "shared"), cpu=False)
+@each_variant("sum", without=("atomic", "shared", "shuffle"), cpu=False)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 def test_an_error_no_larger_than_that_of_torch(device, variant, dtype):
     generator = torch.Generator(device).manual_seed(17)
@@ -443,8 +443,7 @@ def test_an_error_no_larger_than_that_of_torch(device, variant, dtype):
         ):
             errors.append(((got.double() - want) / scale).square().mean().sqrt().item())
     worse = [index for index in range(20) if ours[index] > 1.001 * theirs[index]]
-    if variant != "shuffle":
-        assert not worse, [(index, ours[index], theirs[index]) for index in worse]
+    assert not worse, [(index, ours[index], theirs[index]) for index in worse]
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.complex64], ids=str)

@@ -19,6 +19,7 @@ from helpers import (
     assert_fresh,
     assert_same_bits,
     assert_same_error,
+    capture,
     each_variant,
     poisoned_memory,
     random_bits,
@@ -416,14 +417,9 @@ def test_in_place_behind_a_late_producer(cuda):
 
 @pytest.mark.without_sanitizer
 def test_in_place_in_a_graph(cuda):
-    x, side = random_values((3, 97, 97), torch.float32, cuda), torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        cudamem_ops.transpose_(x)
-    torch.cuda.current_stream().wait_stream(side)
-    graph, before = torch.cuda.CUDAGraph(), x.clone()
-    with torch.cuda.graph(graph):
-        cudamem_ops.transpose_(x)
+    x = random_values((3, 97, 97), torch.float32, cuda)
+    graph, _ = capture(lambda: cudamem_ops.transpose_(x))
+    before = x.clone()
     for want in (before.mT, before):
         graph.replay()
         assert torch.equal(x, want)

@@ -64,7 +64,8 @@ def demangle(names: list[str]) -> dict[str, str]:
 def measure(home: Path) -> dict[str, dict[str, list[int]]]:
     """{kernel: {architecture: [registers, static shared bytes, spilled bytes]}}."""
     groups = real_from_virtual(supported_architectures(home))
-    # The longest first, so that no processor is left alone with one at the end.
+    # The longest first, so that no processor is left alone with one at the end: those of most architectures, and of
+    # these the smallest files, which instantiate the most kernels.
     sources = sorted((ROOT / "csrc").rglob("*.cu"), key=lambda source: source.stat().st_size)
     jobs = sorted(product(sources, groups), key=lambda job: len(job[1]), reverse=True)
     workers = int(os.environ.get("MAX_JOBS", os.cpu_count() or 1))

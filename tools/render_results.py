@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.harness import PEERS, Row, best_peer, case_name, index, number, sweep_verdict  # noqa: E402
+from benchmarks.harness import PEERS, Row, best_peer, case_name, gbps, index, number, sweep_verdict  # noqa: E402
 
 SECTION = re.compile(r"(<!-- results:(?P<op>\w+) -->\n).*?(<!-- /results -->)", re.DOTALL)
 DIRECTIONS = {"forward": "", "backward": ", backward", "both": ", forward and backward"}
@@ -46,11 +46,10 @@ def ratio(numerator: float | None, denominator: float | None, digits: int = 2) -
 def case_line(providers: Providers) -> list[str]:
     ours = providers["cudamem"]
     us, peer = ours["kernel_us"], best_peer(providers)
-    gbps = ours["bytes_moved"] / us / 1e3 if us and ours["bytes_moved"] else None
     return [
         case_name(ours) + DIRECTIONS[ours["direction"]],
         number(us),
-        number(gbps),
+        number(gbps(ours) if us and ours["bytes_moved"] else None),
         ratio(time_of(providers, "memcpy"), us, 3),
         number(time_of(providers, "torch")),
         f"{peer['provider']} {number(peer['kernel_us'])}" if peer else "-",
@@ -64,16 +63,15 @@ def ladder_lines(cases: Sequence[Providers]) -> tuple[list[str], list[list[str]]
     names = list(dict.fromkeys(name for providers in climbed for name in providers if name.startswith("cudamem:")))
     names = [*names, "cudamem", "torch", "memcpy"]
 
-    def gbps(providers: Providers, name: str) -> str:
-        us = time_of(providers, name)
-        if not us:
+    def rate(providers: Providers, name: str) -> str:
+        if not time_of(providers, name):
             return "-"
         gaps = " *" if providers[name]["timing"] == "events" else ""
-        return number(providers[name]["bytes_moved"] / us / 1e3) + gaps
+        return number(gbps(providers[name])) + gaps
 
     header = ["GB/s", *(name.removeprefix("cudamem:").replace("cudamem", "default") for name in names)]
     return header, [
-        [case_name(providers["cudamem"]), *(gbps(providers, name) for name in names)] for providers in climbed
+        [case_name(providers["cudamem"]), *(rate(providers, name) for name in names)] for providers in climbed
     ]
 
 

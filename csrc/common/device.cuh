@@ -1,4 +1,4 @@
-// What every kernel file needs: block numbering beyond the grid's y and z limits, and conversions.
+// What every kernel file needs: block numbering beyond a grid's limit in x, and conversions.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -33,7 +33,7 @@ __device__ inline int64_t quotient(int64_t a, int64_t b) {
   return ((a | b) >> 32) == 0 ? static_cast<uint32_t>(a) / static_cast<uint32_t>(b) : a / b;
 }
 
-// Whether this pass compiles for compute capability 9.0 or newer: there the compiler needs fewer registers.
+// Whether this pass compiles for compute capability 9.0 or newer: there the compiler needs fewer registers for conv1d.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 constexpr bool kHopperOrNewer = true;
 #else

@@ -31,7 +31,7 @@ struct Conv1dProblem {
   bool transposed = false;
 };
 
-// The gradients of input and weight together, of one channel a group, stride and dilation 1.
+// The gradients of input and weight together, of one channel and one filter a group, stride and dilation 1.
 struct Conv1dGradients {
   const void* grad_output;  // [batch, channels, out_length], any strides
   const void* input;        // [batch, channels, in_length], any strides

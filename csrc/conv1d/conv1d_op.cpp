@@ -350,11 +350,7 @@ bool gradient_by_convolution(const Tensor& grad_output, const Tensor& weight, co
                              const Tensor& input, Tensor& grad_input) {
   if (forward.stride != 1) return false;
   Conv1dProblem p = forward;
-  const bool batched = grad_output.dim() == 3;
-  p.input = grad_output.const_data_ptr();
-  p.batch_stride = batched ? grad_output.stride(0) : 0;
-  p.channel_stride = grad_output.stride(-2);
-  p.length_stride = grad_output.stride(-1);
+  set_input(p, grad_output);
   std::swap(p.in_length, p.out_length);
   std::swap(p.channels_per_group, p.channels_out_per_group);
   p.out_channels = input.size(-2);

@@ -1,4 +1,5 @@
-// conv1d's gradients of input and weight in one pass, for one channel a group (a single filter, a depthwise bank).
+// conv1d's gradients of input and weight in one pass, for one channel and one filter a group (a single filter, a
+// depthwise bank).
 //
 // grad_input is the convolution of grad_output with the taps in reverse order, and a tap's gradient is the sum of all
 // products of an input and the output that it went into by that tap. With inputs numbered j and taps from the last one

@@ -170,8 +170,9 @@ struct InOrder {
   __device__ static uint32_t place(uint32_t vector) { return vector; }
 };
 
-// The same by one warp, from a position at a boundary, and without asynchronous copies: kLoads of a lane's vectors are
-// under way at once, in registers. `count`: whole vectors. kCount: the same where it is known to the compiler, else 0.
+// As `stage`, but by one warp, from a position at a boundary, and without asynchronous copies: kLoads of a lane's
+// vectors are under way at once, in registers. `count`: whole vectors. kCount: the same where it is known to the
+// compiler, else 0.
 template <int kLoads, typename Place, int kCount, typename scalar_t>
 __device__ void stage_by_warp(scalar_t* tile, const Row<scalar_t>& row, int position, int count, int lane) {
   constexpr int kElems = kVectorElems<scalar_t>;

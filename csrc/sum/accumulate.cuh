@@ -8,7 +8,7 @@ namespace cudamem {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Whether the compiler needs as few registers as for 9.0 to 11.0: the same code takes more on other architectures.
+// Whether this pass compiles for 9.0 to 11.0: on other architectures the compiler needs more registers for sums.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200
 constexpr bool kFewRegisters = true;
 #else
@@ -55,8 +55,8 @@ __device__ inline void add(acc_t& total, value_t value) {
   }
 }
 
-// float64 for compensated float32: one addition in place of six, which is as much as elements one at a time leave time
-// for.
+// float64 in place of compensated float32 where a thread takes elements one at a time: a load leaves time for one
+// addition, not for six.
 template <typename acc_t>
 using wide_if_compensated = std::conditional_t<std::is_same_v<acc_t, Compensated<float>>, double, acc_t>;
 

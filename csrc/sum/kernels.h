@@ -21,7 +21,7 @@ struct ColumnKernels {
 };
 ColumnKernels column_kernels(DType in_type, bool compensated);
 
-// Any strides and types; `partials` belong to those and to rows.
+// Any strides and types.
 struct ElementKernels {
   SumKernel one_dim = nullptr, dims = nullptr;
 };

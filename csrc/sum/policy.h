@@ -37,9 +37,9 @@ constexpr size_t kMaxStreams = 64;    // that have letters; what is left is for 
 struct SumPolicy {
   // Rows. Vectors are of 16 bytes.
   int64_t packed_bytes = 512;        // rows of a power of two of bytes up to this are packed
-  int64_t short_bytes = 16384;       // rows up to this are staged, one block for 16 KB of them; where all rows
-  int64_t few_bytes = 1 << 22;       // together have less than this, that leaves multiprocessors idle, and only
-  int64_t short_of_few_bytes = 512;  // rows up to this are
+  int64_t short_bytes = 16384;       // rows up to this are staged, 16 KB of them a block: where all rows together
+  int64_t few_bytes = 1 << 22;       // have at least this. Else that would leave multiprocessors idle: then only
+  int64_t short_of_few_bytes = 512;  // rows up to this are staged
   int64_t short_lane_elems = 32;     // a thread adds at most so many elements of a short row, if a warp can
   int64_t lane_vectors = 8;          // a thread's part of a row that less than a warp has
   int64_t warp_vectors = 2048;       // rows up to this are a warp's, where they are many

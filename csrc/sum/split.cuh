@@ -11,7 +11,7 @@
 //
 // The partials are added in their own order, whichever arrived first: the same bits on every run, which atomicAdd on
 // floats would not give. Beside a ticket from an atomic counter (write, fence, atomic, read, each a trip to L2 and
-// back) it saves 0.5 us of 2.6.
+// back) it saves 0.5 us of 2.6 in a bare kernel.
 #pragma once
 
 #include "sum/accumulate.cuh"

@@ -1,5 +1,5 @@
 // Everything else: any strides, any pair of types, one element a load. Each element is cast to the result's dtype as it
-// is read, so that neither a copy nor a cast of the input is ever made.
+// is read, so that no copy of the input is made for it.
 //
 // Traffic: every element once, if neighbouring threads find neighbours: they run along whichever dim has the smallest
 //          stride, be it summed (`lanes` threads side by side share an output) or kept (they lie a row apart).

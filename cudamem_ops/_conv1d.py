@@ -9,6 +9,7 @@ from cudamem_ops._load import _C, only_dispatched
 
 
 def _as_list(value: int | Sequence[int]) -> Sequence[int]:
+    # The common types first: whether something is a Sequence takes longer to tell.
     return [value] if isinstance(value, int) or not isinstance(value, (list, tuple, Sequence)) else value
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
-from torch.jit import is_tracing
 from torch.overrides import has_torch_function
 
 
@@ -39,8 +38,8 @@ _C: Any = import_module("cudamem_ops._C")
 
 def only_dispatched(*tensors: Tensor | None) -> bool:
     """Whether a call concerns the dispatcher alone, which ``_C`` calls: not torch.compile, which records calls of
-    ``torch.ops``, no tracing, and no ``__torch_function__`` of a tensor or mode."""
-    return not (is_dynamo_compiling() or has_torch_function(tensors) or is_tracing())
+    ``torch.ops``, and no ``__torch_function__`` of a tensor or mode."""
+    return not (is_dynamo_compiling() or has_torch_function(tensors))
 
 
 def build_info() -> dict[str, Any]:

@@ -58,6 +58,7 @@ def sum(
     Source: M. Harris, "Optimizing Parallel Reduction in CUDA", NVIDIA, 2007; A. Neumaier, "Rundungsfehleranalyse
     einiger Verfahren zur Summation endlicher Summen", ZAMM 54, 1974.
     """
+    # The common types first: whether something is a Sequence takes longer to tell.
     if dim is not None and (isinstance(dim, int) or not isinstance(dim, (list, tuple, Sequence))):
         dim = [operator.index(dim)]
     if variant is not None:

@@ -152,8 +152,8 @@ class Conv1dBenchmark(Benchmark):
         return total + bias[0][:, None] if bias else total
 
     def tolerance(self, case: Case, direction: str) -> float:
-        """The result is rounded once, after one rounding per term. Where cuDNN may compute (a peer's dense banks,
-        gradients), torch lets it round float32 factors to TF32; the gradients of the weights are sums of as many terms
+        """The result is rounded once, after one rounding per term. Where cuDNN may compute (dense banks, gradients),
+        torch lets it round float32 factors to TF32; the gradients of the weights are sums of as many terms
         as there are outputs, added in blocks."""
         _, channels_per_group, taps = case.args["weight"]
         precise = torch.float64 if case.dtype in (torch.float64, torch.complex128) else torch.float32

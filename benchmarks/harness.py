@@ -697,20 +697,18 @@ def expected(
 
 
 def relative_error(result: Tensor, reference: Tensor, magnitude: Tensor | None = None) -> float:
-    """max |result - reference| / magnitude, which counts as no less than the dtype's least normal number. Without a
-    magnitude the result must be exact: 1 for any other bits in the reference's dtype; in another dtype relative to the
-    reference where that is above 1. NaN where the result has NaNs; infinite where it has another shape."""
+    """max |result - reference| / magnitude, which counts as no less than the dtype's least normal number: NaN where the
+    result has NaNs, infinite where it has another shape. Without a magnitude the result must be exact: 1 for any other
+    bits in the reference's dtype; in another dtype relative to the reference where that is above 1."""
     if result.shape != reference.shape:
         return math.inf
     if result.numel() == 0:
         return 0.0
     if magnitude is None and result.dtype == reference.dtype:
         # One element is contiguous at any stride, and view needs a last dim of stride 1.
-        bits = [tensor.contiguous().unsqueeze(-1).view(torch.uint8) for tensor in (result, reference)]
+        bits = [t.resolve_conj().contiguous().unsqueeze(-1).view(torch.uint8) for t in (result, reference)]
         return 0.0 if torch.equal(*bits) else 1.0
-    inexact = result.is_floating_point() or result.is_complex()
-    least = torch.finfo(result.dtype).tiny if inexact else 1e-300
-    scale = reference.abs().clamp_min(1) if magnitude is None else magnitude.clamp_min(least)
+    scale = reference.abs().clamp_min(1) if magnitude is None else magnitude.clamp_min(torch.finfo(result.dtype).tiny)
     return float(((widened(result) - reference).abs() / scale).max())
 
 

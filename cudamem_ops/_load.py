@@ -37,8 +37,8 @@ _C: Any = import_module("cudamem_ops._C")
 
 
 def only_dispatched(*tensors: Tensor | None) -> bool:
-    """Whether a call concerns the dispatcher alone, which ``_C`` calls: not torch.compile, which records calls of
-    ``torch.ops``, and no ``__torch_function__`` of a tensor or mode."""
+    """True unless torch.compile is tracing, or a tensor or mode has ``__torch_function__``: those must see an operator
+    of ``torch.ops``."""
     return not (is_dynamo_compiling() or has_torch_function(tensors))
 
 

@@ -240,7 +240,6 @@ def test_inductor(device):
 DEFAULTS = {OPS.transpose.default, OPS.conv1d.default, OPS.sum.default}
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit
 def test_the_documented_functions_are_traced(device):
     model = Model().to(device)
     traced = torch.jit.trace(model, torch.ones(2, 30, 3, device=device))

@@ -1,5 +1,6 @@
 """Promises about the repository itself: rooms are complete, README's code runs, the examples run."""
 
+import os
 import re
 import subprocess
 import sys
@@ -74,19 +75,38 @@ def test_demo_compares_and_trains():
 
 
 SANITIZED = """
-tests/test_sum.py::test_a[cuda-float32] PASSED                           [ 20%]
+tests/test_sum.py::test_a[cuda-float32] ========= Invalid __global__ read of size 4 bytes
+PASSED                           [ 20%]
 tests/test_sum.py::test_a[cuda-float64] SKIPPED (needs a GPU)            [ 40%]
-========= Invalid __global__ read of size 4 bytes
-tests/test_sum.py::test_b[None] FAILED                                   [ 60%]
-FAILED tests/test_sum.py::test_b[None] - AssertionError
-========= {} SUMMARY: 12 {}
+FAILED tests/test_sum.py::test_b[None] - AssertionError: 3 errors
+================== 1 failed, 2 passed, 1 skipped, 1 error in 61.90s (0:01:01) ==================
+========= {}
+========= ERROR SUMMARY: 5 errors were not printed. Use --print-limit option to adjust the number of printed errors
 """
 
 
-@pytest.mark.parametrize("summary", [("ERROR", "errors"), ("RACECHECK", "hazards displayed (12 errors, 0 warnings)")])
+@pytest.mark.parametrize(
+    "summary", ["ERROR SUMMARY: 12 errors", "RACECHECK SUMMARY: 12 hazards displayed (12 errors, 0 warnings)"]
+)
 def test_what_the_sanitizer_found_is_read_from_its_log(summary, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "tools")
     import sanitize
 
-    found = sanitize.read(SANITIZED.format(*summary))
-    assert found == {"PASSED": 1, "SKIPPED": 1, "FAILED": 1, "errors": 12, "summaries": 1}
+    found = sanitize.read(SANITIZED.format(summary))
+    assert found == {"failed": 1, "passed": 2, "skipped": 1, "error": 1, "sanitizer_errors": 12, "summaries": 1}
+
+
+@pytest.mark.parametrize("status", [0, 99])
+def test_a_sanitizer_that_fails_is_not_passed_over(status, monkeypatch, tmp_path):
+    fake = tmp_path / "compute-sanitizer"
+    fake.write_text(
+        f"#!/bin/sh\necho '= 2 passed in 1.00s ='\necho '========= ERROR SUMMARY: 0 errors'\nexit {status}\n"
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    import sanitize
+
+    monkeypatch.setattr(sanitize, "ROOT", tmp_path)
+    monkeypatch.setattr(sanitize, "LOGS", tmp_path)
+    assert sanitize.run("memcheck", ["a", "b", "c"], jobs=2, seconds=60) == (status == 0)

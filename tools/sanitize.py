@@ -5,7 +5,8 @@
     tools/sanitize.py racecheck --jobs 8 --minutes 20
 
 torch hands out pieces of large blocks of memory, between which memcheck and initcheck see no border: here each tensor
-has an allocation of its own. Tests marked ``without_sanitizer`` or ``large`` are left out. The exit status is 0 where
+has an allocation of its own, which a graph cannot capture. Tests marked ``without_sanitizer`` or ``large`` are left
+out. The exit status is 0 where
 every test passed, or was skipped, and the sanitizer found no error; the logs are in ``build/sanitize``.
 """
 
@@ -18,14 +19,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "sanitize"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 OPS = sorted(room.name for room in (ROOT / "csrc").iterdir() if room.is_dir() and room.name != "common")
-OUTCOME = re.compile(r"^tests/\S+::.* (PASSED|FAILED|ERROR|SKIPPED)", re.MULTILINE)
-SUMMARY = re.compile(r"^========= (?:ERROR|RACECHECK) SUMMARY: (\d+)", re.MULTILINE)
+OUTCOMES = re.compile(r"^=+ (\d+ .*) in [\d.]+s.* =+$", re.MULTILINE)  # pytest's last line
+SUMMARY = re.compile(r"SUMMARY: (\d+) (?:errors?$|hazards? displayed)", re.MULTILINE)
 
 
 def gpu_tests(ops: list[str]) -> list[str]:
@@ -57,9 +59,44 @@ def start(tool: str, ids: list[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def read(log: str) -> Counter[str]:
-    """How often each outcome of a test is in a log, the errors that the sanitizer found, and its summaries."""
+    """What a log sums up: how many tests passed, failed and so on, the sanitizer's errors, and its summaries."""
+    found: Counter[str] = Counter()
+    for line in OUTCOMES.findall(log):
+        found.update({name: int(count) for count, name in re.findall(r"(\d+) (\w+)", line)})
     summaries = [int(errors) for errors in SUMMARY.findall(log)]
-    return Counter(OUTCOME.findall(log)) + Counter(errors=sum(summaries), summaries=len(summaries))
+    return found + Counter(sanitizer_errors=sum(summaries), summaries=len(summaries))
+
+
+def run(tool: str, ids: list[str], jobs: int, seconds: float) -> bool:
+    """Whether all tests passed, or were skipped, without an error, and some did pass."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    logs = [LOGS / f"{tool}-{job}.log" for job in range(min(jobs, len(ids)))]
+    processes = []
+    end = time.monotonic() + seconds
+    try:
+        processes += [start(tool, ids[job :: len(logs)], log) for job, log in enumerate(logs)]
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0, end - time.monotonic()))
+    finally:  # also where the user interrupts
+        late = [process for process in processes if process.poll() is None]
+        for process in late:
+            os.killpg(process.pid, signal.SIGINT)  # pytest sums up what it did
+        for process in late:
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+    total: Counter[str] = Counter()
+    clean = True
+    for process, log in zip(processes, logs, strict=True):
+        found = read(log.read_text(errors="replace"))
+        if process.wait() != 0 or not found["summaries"]:
+            clean = False
+            print(f"{log.relative_to(ROOT)}: exit status {process.returncode}, {dict(found)}")
+        total += found
+    print(f"{tool}: {len(ids)} tests, {dict(total)}")
+    return clean and total["passed"] > 0
 
 
 def main() -> int:
@@ -71,31 +108,7 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.op) - set(OPS):
         parser.error(f"there is no {', '.join(sorted(unknown))}")
-
-    ids = gpu_tests(options.op or OPS)
-    LOGS.mkdir(parents=True, exist_ok=True)
-    logs = [LOGS / f"{options.tool}-{job}.log" for job in range(min(options.jobs, len(ids)))]
-    processes = [start(options.tool, ids[job :: len(logs)], log) for job, log in enumerate(logs)]
-    end = time.monotonic() + 60 * options.minutes
-    for process in processes:
-        try:
-            process.wait(max(0, end - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGINT)  # pytest sums up what it did
-    outcomes: Counter[str] = Counter()
-    for process, log in zip(processes, logs, strict=True):
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-        of_log = read(log.read_text(errors="replace"))
-        if process.wait() != 0 or of_log["errors"] or not of_log["summaries"]:
-            print(f"{log.relative_to(ROOT)}: exit status {process.returncode}, {dict(of_log)}")
-        outcomes += of_log
-    clean = outcomes["errors"] == 0 and outcomes["summaries"] == len(logs)
-    every = outcomes["PASSED"] > 0 and outcomes["PASSED"] + outcomes["SKIPPED"] == len(ids)
-    print(f"{options.tool}: {len(ids)} tests, {dict(outcomes)}")
-    return 0 if clean and every else 1
+    return 0 if run(options.tool, gpu_tests(options.op or OPS), options.jobs, 60 * options.minutes) else 1
 
 
 if __name__ == "__main__":

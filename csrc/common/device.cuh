@@ -33,7 +33,7 @@ __device__ inline int64_t quotient(int64_t a, int64_t b) {
   return ((a | b) >> 32) == 0 ? static_cast<uint32_t>(a) / static_cast<uint32_t>(b) : a / b;
 }
 
-// Whether this pass compiles for compute capability 9.0 or newer: there the compiler needs fewer registers for conv1d.
+// Whether this pass compiles for compute capability 9.0 or newer: there some kernels take fewer registers.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 constexpr bool kHopperOrNewer = true;
 #else

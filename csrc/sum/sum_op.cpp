@@ -228,7 +228,7 @@ Tensor sum_dispatch(const Tensor& self, Dims dim, bool keepdim, Dtype dtype, Var
   return variant ? named.call(self, dim, keepdim, dtype, *variant) : plain.call(self, dim, keepdim, dtype);
 }
 
-// A node of the graph as torch makes its own: since 2.13 they count their references themselves.
+// Nodes of the graph are made as torch makes them: since 2.13 they count their references themselves.
 auto make_node() {
   using Node = torch::autograd::generated::SumBackward1;
 #if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13
@@ -238,8 +238,9 @@ auto make_node() {
 #endif
 }
 
-// The gradient of each element is that of the sum it went into: a view with strides of zero, no memory. That is
-// torch.sum's gradient, by torch.sum's node; an autograd::Function would cost the host a third more than torch's call.
+// The gradient of each element is that of the sum it went into: a view with strides of zero, which takes memory only
+// where autograd casts it. That is torch.sum's gradient, by torch.sum's node; an autograd::Function would take the host
+// half as long again.
 Tensor sum_recorded(const Tensor& self, Dims dim, bool keepdim, Dtype dtype, Variant variant) {
   const auto node = make_node();
   node->dim = dim;

@@ -10,8 +10,8 @@
 // tile's pitch is equal to the input's mod 4. A thread then picks four bytes of a column and stores them as one word.
 //
 // Bank conflicts: threads run down a column, a pitch (or four bytes' worth of rows) apart. An odd number of words:
-// none. A pitch that is equal to the input's mod 4 may be no such: 2-way for 2-byte elements, up to 4-way for 1-byte
-// ones.
+// none. A pitch that has to be equal to the input's mod 4 may be another: 2-way for 2-byte elements, up to 4-way for
+// 1-byte ones.
 #pragma once
 
 #include "transpose/tiles.cuh"

@@ -275,7 +275,9 @@ def test_what_is_no_tensor_is_a_type_error(wrong):
             call(wrong)
 
 
-def test_warnings_are_python_s():
+def test_warnings_are_python_s(request):
+    request.addfinalizer(partial(torch.set_warn_always, torch.is_warn_always_enabled()))
+    torch.set_warn_always(True)  # also one that torch gives only once
     with pytest.warns(UserWarning, match="discards the imaginary part"):
         cudamem_ops.sum(torch.ones(2, dtype=torch.complex64), dtype=torch.float32)
 

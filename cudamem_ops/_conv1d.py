@@ -5,12 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cudamem_ops._load import _C, only_dispatched
-
-
-def _as_list(value: int | Sequence[int]) -> Sequence[int]:
-    # The common types first: whether something is a Sequence takes longer to tell.
-    return [value] if isinstance(value, int) or not isinstance(value, (list, tuple, Sequence)) else value
+from cudamem_ops._call import as_list, only_dispatched
+from cudamem_ops._load import _C
 
 
 def conv1d(
@@ -77,12 +73,12 @@ def conv1d(
 
     Source: V. Podlozhnyuk, "Image Convolution with CUDA", NVIDIA, 2007.
     """
-    stride, dilation = _as_list(stride), _as_list(dilation)
+    stride, dilation = as_list(stride), as_list(dilation)
     if isinstance(padding, str):
         if variant is not None:
             raise RuntimeError(f"cudamem::conv1d: variant '{variant}' needs padding in numbers, but got '{padding}'")
         return torch.ops.cudamem.conv1d.padding(input, weight, bias, stride, padding, dilation, groups)
-    padding = _as_list(padding)
+    padding = as_list(padding)
     if variant is not None:
         return torch.ops.cudamem.conv1d.variant(input, weight, bias, stride, padding, dilation, groups, variant=variant)
     if only_dispatched(input, weight, bias):

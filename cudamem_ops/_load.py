@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.compiler import is_dynamo_compiling
-from torch.overrides import has_torch_function
 
 
 def _minor(version: str) -> str:
@@ -34,12 +31,6 @@ def _check_build(info_file: Path) -> None:
 
 _check_build(Path(__file__).with_name("build_info.json"))
 _C: Any = import_module("cudamem_ops._C")
-
-
-def only_dispatched(*tensors: Tensor | None) -> bool:
-    """True unless torch.compile is tracing, or a tensor or mode has ``__torch_function__``: those must see an operator
-    of ``torch.ops``."""
-    return not (is_dynamo_compiling() or has_torch_function(tensors))
 
 
 def build_info() -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """The sum operator, with its documentation."""
 
-import operator
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from cudamem_ops._load import _C, only_dispatched
+from cudamem_ops._call import as_list, only_dispatched
+from cudamem_ops._load import _C
 
 
 def sum(
@@ -59,9 +59,7 @@ def sum(
     Source: M. Harris, "Optimizing Parallel Reduction in CUDA", NVIDIA, 2007; A. Neumaier, "Rundungsfehleranalyse
     einiger Verfahren zur Summation endlicher Summen", ZAMM 54, 1974.
     """
-    # The common types first: whether something is a Sequence takes longer to tell.
-    if dim is not None and (isinstance(dim, int) or not isinstance(dim, (list, tuple, Sequence))):
-        dim = [operator.index(dim)]
+    dim = None if dim is None else as_list(dim)
     if variant is not None:
         return torch.ops.cudamem.sum.variant(input, dim, keepdim, dtype=dtype, variant=variant)
     if only_dispatched(input):

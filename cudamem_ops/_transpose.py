@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from cudamem_ops._load import _C, only_dispatched
+from cudamem_ops._call import only_dispatched
+from cudamem_ops._load import _C
 
 
 def transpose(input: Tensor, dim0: int = -2, dim1: int = -1, *, variant: str | None = None) -> Tensor:

@@ -91,22 +91,21 @@ void define_operators(py::module_& m) {
   using Dtype = std::optional<at::ScalarType>;
   using OptionalTensor = std::optional<Tensor>;
   using Ints = at::SymIntArrayRef;
-  using IntList = std::vector<c10::SymInt>;
+  using IntList = std::vector<c10::SymInt>;  // whose conversion from Python takes every kind of integer, nothing else
   using py::arg;
   const auto define = [&m](const char* name, auto call, auto... arguments) {
     m.def(name, torch::wrap_pybind_function_no_gil(call), arguments...);  // with torch's errors and warnings
   };
 
   const auto transpose = find_operator<Tensor(const Tensor&, int64_t, int64_t)>("cudamem::transpose");
-  const auto call_transpose = [=](const Tensor& input, int64_t dim0, int64_t dim1) {
-    return transpose.call(input, dim0, dim1);
+  const auto call_transpose = [=](const Tensor& input, const c10::SymInt& dim0, const c10::SymInt& dim1) {
+    return transpose.call(input, dim0.guard_int(__FILE__, __LINE__), dim1.guard_int(__FILE__, __LINE__));
   };
   define("transpose", call_transpose, arg("input"), arg("dim0"), arg("dim1"));
 
   const auto sum = find_operator<Tensor(const Tensor&, at::OptionalIntArrayRef, bool, Dtype)>("cudamem::sum");
-  const auto call_sum = [=](const Tensor& input, const std::optional<std::vector<int64_t>>& dim, bool keepdim,
-                            Dtype dtype) {
-    return sum.call(input, dim ? at::OptionalIntArrayRef(*dim) : std::nullopt, keepdim, dtype);
+  const auto call_sum = [=](const Tensor& input, const std::optional<IntList>& dim, bool keepdim, Dtype dtype) {
+    return sum.call(input, dim ? at::OptionalIntArrayRef(C10_AS_INTARRAYREF_SLOW(*dim)) : std::nullopt, keepdim, dtype);
   };
   define("sum", call_sum, arg("input"), arg("dim"), arg("keepdim"), arg("dtype"));
 

@@ -295,6 +295,20 @@ def test_integers_of_any_kind(number):
     close(cudamem_ops.transpose(x, one, two), x.transpose(1, 2))
 
 
+@pytest.mark.parametrize("number", [1.5, np.float32(1.5), torch.tensor(1.5)], ids=["Python", "NumPy", "torch"])
+def test_what_is_no_integer_is_a_type_error(number):
+    x, w = torch.ones(2, 4, 20), torch.ones(4, 4, 3)
+    for call in (
+        lambda: cudamem_ops.sum(x, number),
+        lambda: cudamem_ops.sum(x, [number]),
+        lambda: cudamem_ops.transpose(x, number, 0),
+        lambda: cudamem_ops.conv1d(x, w, None, number),
+        lambda: cudamem_ops.conv1d(x, w, None, [number]),
+    ):
+        with pytest.raises(TypeError):
+            call()
+
+
 @every_call
 def test_traced_with_symbolic_sizes(device, call):
     graph = make_fx(lambda *t: call(*t), tracing_mode="symbolic")(*call.tensors(device))

@@ -44,12 +44,14 @@ py::list kernels() {
       check(cudaFuncGetAttributes(&attributes, kernel.function),
             kernel.name + " (built for " CUDAMEM_ARCHITECTURES ")");
       int blocks = 0;
-      check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel.function, kernel.block_threads, 0),
+      check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel.function, kernel.block_threads,
+                                                          kernel.dynamic_shared_bytes),
             kernel.name);
       py::dict row;
       row["name"] = kernel.name;
       row["registers"] = attributes.numRegs;
       row["static_shared_bytes"] = attributes.sharedSizeBytes;
+      row["dynamic_shared_bytes"] = kernel.dynamic_shared_bytes;
       row["constant_bytes"] = attributes.constSizeBytes;
       row["local_bytes"] = attributes.localSizeBytes;
       row["max_threads"] = attributes.maxThreadsPerBlock;

@@ -22,9 +22,9 @@ def main() -> int:
         print(f"kernels: {error}")
         return 0
     columns = [name for name in rows[0] if name != "name"]
-    print(f"\n{'kernel':40s}" + "".join(f"{name:>20s}" for name in columns))
+    print(f"\n{'kernel':40s}" + "".join(f"{name:>22s}" for name in columns))
     for row in rows:
-        print(f"{row['name']:40s}" + "".join(f"{row[name]:>20.4g}" for name in columns))
+        print(f"{row['name']:40s}" + "".join(f"{row[name]:>22.4g}" for name in columns))
     return 0
 
 

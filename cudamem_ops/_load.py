@@ -50,9 +50,9 @@ def kernels() -> list[dict[str, Any]]:
     Returns:
         For each kernel a dict: ``name``; ``registers`` per thread; ``static_shared_bytes`` and ``constant_bytes``
         per block and kernel; ``local_bytes`` per thread (spills and arrays that did not fit in registers);
-        ``max_threads`` that a block may have; and, for the largest block that the library launches and without dynamic
-        shared memory, ``block_threads``, ``blocks_per_sm`` and ``occupancy`` of the current device (resident threads of
-        those that fit, 0 to 1).
+        ``max_threads`` that a block may have; and, for the largest block that the library launches, ``block_threads``,
+        the ``dynamic_shared_bytes`` of its launch (a typical problem's, where it depends on that), ``blocks_per_sm``
+        and ``occupancy`` of the current device (resident threads of those that fit, 0 to 1).
 
     Raises:
         RuntimeError: there is no GPU, or this build has no CUDA kernels.

@@ -179,6 +179,8 @@ def test_kernel_table():
         assert row["local_bytes"] == 0
         assert row["block_threads"] <= row["max_threads"]
         assert 0 < row["occupancy"] <= 1
+        if row["name"].startswith(("conv1d_unrolled", "conv1d_short_rows", "conv1d_gradients", "transpose_chunk")):
+            assert row["dynamic_shared_bytes"] > 0, row["name"]
 
 
 def test_bug_report():

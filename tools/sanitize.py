@@ -11,6 +11,7 @@ every test passed, or was skipped, and the sanitizer found no error; the logs ar
 """
 
 import argparse
+import math
 import os
 import random
 import re
@@ -27,6 +28,14 @@ LOGS = ROOT / "build" / "sanitize"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 OPS = sorted(room.name for room in (ROOT / "csrc").iterdir() if room.is_dir() and room.name != "common")
 OUTCOMES = re.compile(r"^=+ (\d+ .*) in [\d.]+s.* =+$", re.MULTILINE)  # pytest's last line
+# After so many seconds, as if the user had interrupted it, pytest ends and sums up what it did.
+PYTEST_UNTIL = """
+import signal, sys, pytest
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+signal.alarm(int(sys.argv[1]))
+sys.exit(pytest.main(sys.argv[2:]))
+"""
+GRACE_S = 60  # for it to end by itself
 SUMMARY = re.compile(r"SUMMARY: (\d+) (?:errors?$|hazards? displayed)", re.MULTILINE)
 
 
@@ -42,11 +51,12 @@ def gpu_tests(ops: list[str]) -> list[str]:
     return ids
 
 
-def start(tool: str, ids: list[str], log: Path) -> subprocess.Popen[bytes]:
+def start(tool: str, ids: list[str], seconds: float, log: Path) -> subprocess.Popen[bytes]:
     names = log.with_suffix(".txt")
     names.write_text("\n".join(ids))
     environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
-    pytest = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", f"@{names}"]
+    # The process stops itself: compute-sanitizer, when it is told to stop, gives no summary.
+    pytest = [sys.executable, "-c", PYTEST_UNTIL, str(math.ceil(seconds)), "-v", "-p", "no:cacheprovider", f"@{names}"]
     with log.open("wb") as output:
         return subprocess.Popen(
             ["compute-sanitizer", "--tool", tool, "--error-exitcode", "99", *pytest],
@@ -72,20 +82,15 @@ def run(tool: str, ids: list[str], jobs: int, seconds: float) -> bool:
     LOGS.mkdir(parents=True, exist_ok=True)
     logs = [LOGS / f"{tool}-{job}.log" for job in range(min(jobs, len(ids)))]
     processes = []
-    end = time.monotonic() + seconds
+    end = time.monotonic() + seconds + GRACE_S
     try:
-        processes += [start(tool, ids[job :: len(logs)], log) for job, log in enumerate(logs)]
+        processes += [start(tool, ids[job :: len(logs)], seconds, log) for job, log in enumerate(logs)]
         for process in processes:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0, end - time.monotonic()))
     finally:  # also where the user interrupts
-        late = [process for process in processes if process.poll() is None]
-        for process in late:
-            os.killpg(process.pid, signal.SIGINT)  # pytest sums up what it did
-        for process in late:
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
+        for process in processes:
+            if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
     total: Counter[str] = Counter()
     clean = True

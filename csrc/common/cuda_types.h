@@ -15,6 +15,7 @@ struct KernelEntry {
   std::string name;
   const void* function;
   int block_threads;
+  size_t dynamic_shared_bytes = 0;  // where that depends on the problem, of a typical one
 };
 
 }  // namespace cudamem

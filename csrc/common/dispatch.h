@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/string_view.h>
 #include <torch/library.h>
 
 #include <initializer_list>

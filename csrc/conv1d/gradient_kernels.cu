@@ -92,8 +92,13 @@ template <typename scalar_t>
 void add_entries(std::vector<KernelEntry>& entries) {
   const std::string dtype = kTypeName<scalar_t>;
   for (int taps : {kFewTaps, kMostTaps}) {
+    Conv1dGradients signal{};  // one long one
+    signal.batch = signal.channels = 1;
+    signal.in_length = signal.out_length = 1 << 20;
+    signal.taps = taps;
     entries.push_back({"conv1d_gradients<" + dtype + ", " + std::to_string(taps) + " taps>",
-                       reinterpret_cast<const void*>(kernel_for<scalar_t>(taps)), kGradientThreads});
+                       reinterpret_cast<const void*>(kernel_for<scalar_t>(taps)), kGradientThreads,
+                       plan_of<scalar_t>(signal).shared_bytes});
   }
   entries.push_back(
       {"conv1d_finish<" + dtype + ">", reinterpret_cast<const void*>(conv1d_finish_kernel<scalar_t>), kFinishThreads});

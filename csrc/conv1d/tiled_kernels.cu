@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <map>
 
 #include "conv1d/conv1d.h"
 #include "conv1d/flat.cuh"
@@ -344,11 +345,41 @@ cudaError_t launch(TiledPlan plan, cudaStream_t stream) {
                           plan.shared_bytes, stream);
 }
 
+// What kernels take of shared memory for the first of some problems that they are chosen for.
+template <typename scalar_t>
+std::map<TiledKernel, size_t> typical_shared_bytes() {
+  std::map<TiledKernel, size_t> bytes;
+  Conv1dProblem p;
+  p.batch = p.batch_stride = p.length_stride = 1;
+  p.padding = p.weight_bytes = 0;
+  for (const int64_t channels : {1, 4}) {
+    for (const int64_t filters : {1, kManyFilters}) {
+      for (const auto& [stride, dilation] : {std::pair{1, 1}, {2, 1}, {1, 2}}) {
+        for (const int64_t length : {1 << 20, 200}) {
+          for (const int64_t taps : {4, 8, 12, 16, 20, 24, 28, 32, 42, 129}) {
+            p.channels_per_group = channels;
+            p.out_channels = p.channels_out_per_group = filters;
+            p.stride = stride;
+            p.dilation = dilation;
+            p.out_length = p.in_length = p.channel_stride = length;
+            p.taps = taps;
+            const TiledPlan plan = plan_tiles<scalar_t>(p);
+            bytes.emplace(plan.kernel, plan.shared_bytes);
+          }
+        }
+      }
+    }
+  }
+  return bytes;
+}
+
 template <typename scalar_t>
 void add_entries(std::vector<KernelEntry>& entries) {
   const std::string dtype = kTypeName<scalar_t>;
+  auto shared_bytes = typical_shared_bytes<scalar_t>();
   const auto add = [&](const std::string& name, TiledKernel kernel, int threads = 32 * kTileWarps) {
-    if (kernel != nullptr) entries.push_back({name, reinterpret_cast<const void*>(kernel), threads});
+    if (kernel == nullptr) return;
+    entries.push_back({name, reinterpret_cast<const void*>(kernel), threads, shared_bytes[kernel]});
   };
   using Kernels = TiledKernels<scalar_t>;
   add("conv1d_tiled<" + dtype + ">", Kernels::any);

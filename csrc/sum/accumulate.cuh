@@ -22,13 +22,20 @@ template <typename in_t>
 constexpr int kElems = 16 / sizeof(in_t);  // of one vector
 
 // A running sum beside what its additions rounded away.
-// Source: A. Neumaier, "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen", ZAMM 54, 1974; the
-// error of one addition without a branch: D. Knuth, The Art of Computer Programming 2, 4.2.2.
+// Source: A. Neumaier, "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen", ZAMM 54, 1974.
 template <typename T>
 struct Compensated {
   using value_t = T;
   T sum, lost;
 };
+
+// a + b, and what rounding took from it: exactly, without a branch.
+// Source: D. Knuth, The Art of Computer Programming 2, 4.2.2.
+template <typename T>
+__device__ inline Compensated<T> exact_sum(T a, T b) {
+  const T sum = a + b, back = sum - a;
+  return {sum, (a - (sum - back)) + (b - back)};
+}
 
 template <typename acc_t>
 constexpr bool kIsCompensated = false;
@@ -48,10 +55,9 @@ __device__ inline void add(acc_t& total, value_t value) {
     add(total, value.sum);
     total.lost += value.lost;
   } else {
-    using T = typename acc_t::value_t;
-    const T x = convert<T>(value), sum = total.sum + x, back = sum - total.sum;
-    total.lost += (total.sum - (sum - back)) + (x - back);
-    total.sum = sum;
+    const auto exact = exact_sum(total.sum, convert<typename acc_t::value_t>(value));
+    total.sum = exact.sum;
+    total.lost += exact.lost;
   }
 }
 
@@ -129,6 +135,16 @@ __device__ inline void store(void* out, int64_t index, const acc_t& total, DType
   }
 }
 
+// The same for elements that are added plainly: float32 and float64 then stay what they are.
+template <typename in_t, typename acc_t>
+__device__ inline void store_sum(const SumParams& p, int64_t index, const acc_t& total) {
+  if constexpr (sizeof(in_t) >= 4 && std::is_floating_point_v<in_t>) {
+    static_cast<in_t*>(p.output)[index] = static_cast<in_t>(result_of(total));
+  } else {
+    store(p.output, index, total, p.out_type);
+  }
+}
+
 template <typename out_t, int count, typename acc_t>
 __device__ inline void store_as(void* out, int64_t index, const acc_t (&totals)[count]) {
   constexpr int kBytes = count * sizeof(out_t), kWordBytes = kBytes < 16 ? kBytes : 16;
@@ -156,7 +172,8 @@ __device__ inline void store_many(void* out, int64_t index, const acc_t (&totals
     if (type == DType::kFloat16) return store_as<__half>(out, index, totals);
     store_as<__nv_bfloat16>(out, index, totals);
   } else {
-    store_as<T>(out, index, totals);
+    if (type == DType::kFloat64) return store_as<double>(out, index, totals);
+    store_as<float>(out, index, totals);
   }
 }
 
@@ -200,8 +217,17 @@ __device__ inline void stream_items(int count, Next next, Add add_group) {
   }
 }
 
+// A vector that is read once, by one thread: not kept in L1.
+__device__ inline uint4 load_once(const uint4* address) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(address));
+  return v;
+}
+
 __device__ inline uint4 load_or_zeros(const uint4* address, bool exists) {
-  return exists ? __ldg(address) : make_uint4(0, 0, 0, 0);
+  return exists ? load_once(address) : make_uint4(0, 0, 0, 0);
 }
 
 // 1 for each byte of a word that is not 0.
@@ -244,6 +270,30 @@ struct VectorSum {
       for (int j = 0; j < half; ++j) add(sums[j], sums[j + half]);
     }
     return sums[0];
+  }
+};
+
+// float32 in float64: a pair is added in float32, and what that rounds away is kept. Half as many instructions as to
+// convert each element, since conversions to float64 are slow, and fewer than to compensate each addition.
+template <>
+struct VectorSum<float, double> {
+  double sums[2] = {};
+  float lost[2] = {};
+
+  __device__ void add_vector(const Vector<float>& v) {
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair) {
+      const auto exact = exact_sum(v.elems[2 * pair], v.elems[2 * pair + 1]);
+      sums[pair] += exact.sum;
+      lost[pair] += exact.lost;
+    }
+  }
+
+  __device__ void add_element(float x) { sums[0] += x; }
+
+  __device__ double total() const {
+    const double sum = sums[0] + sums[1];
+    return isfinite(sum) ? sum + (lost[0] + lost[1]) : sum;  // infinity - infinity was lost: NaN
   }
 };
 

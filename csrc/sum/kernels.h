@@ -10,8 +10,8 @@ using SumKernel = void (*)(SumParams);
 // Outputs that own runs of memory. Null where a type has none; compensated ones exist for float32 in all shapes, for
 // the other floating types for long runs.
 struct RowKernels {
-  SumKernel long_rows = nullptr, one_run = nullptr, runs = nullptr, packed = nullptr, packed_few = nullptr,
-            short_rows = nullptr;
+  SumKernel whole = nullptr, whole_warps = nullptr, long_rows = nullptr, one_run = nullptr, runs = nullptr,
+            packed = nullptr, packed_few = nullptr, short_rows = nullptr;
 };
 RowKernels row_kernels(DType in_type, bool compensated);
 

@@ -13,6 +13,8 @@ constexpr int kTextbookChunk = kTextbookThreads * kTextbookItems;
 
 constexpr int kMaxSumThreads = 512;  // rows of several runs
 constexpr int kLongThreads = 256;    // rows of which a block has one
+constexpr int kWholeThreads = 512;   // of a block that shares all elements with others
+constexpr int kWarpLoads = 8;        // vectors of a thread under way at once, where such a block is a warp
 constexpr int kRowLoads = 4;         // vectors of a thread under way at once
 constexpr int kGroupThreads = 256;   // of a block with several rows
 constexpr int kPackedThreads = 256;
@@ -36,17 +38,21 @@ constexpr size_t kMaxStreams = 64;    // that have letters; what is left is for 
 
 struct SumPolicy {
   // Rows. Vectors are of 16 bytes.
-  int64_t packed_bytes = 512;        // rows of a power of two of bytes up to this are packed
-  int64_t short_bytes = 16384;       // rows up to this are staged, 16 KB of them a block: where all rows together
-  int64_t few_bytes = 1 << 22;       // have at least this. Else that would leave multiprocessors idle: then only
-  int64_t short_of_few_bytes = 512;  // rows up to this are staged
-  int64_t short_lane_elems = 32;     // a thread adds at most so many elements of a short row, if a warp can
-  int64_t lane_vectors = 8;          // a thread's part of a row that less than a warp has
-  int64_t warp_vectors = 2048;       // rows up to this are a warp's, where they are many
-  int64_t few_threads = 65536;       // with fewer threads than this, each has less
-  int64_t runs_thread_vectors = 64;  // a thread's part of many runs that a block has
-  int64_t single_vectors = 4096;     // up to this, one block is faster than several that meet
-  int64_t run_vectors = 4;           // a thread's part of one of several runs
+  int64_t packed_bytes = 512;            // rows of a power of two of bytes up to this are packed
+  int64_t short_bytes = 16384;           // rows up to this are staged, 16 KB of them a block: where all rows together
+  int64_t few_bytes = 1 << 22;           // have at least this. Else that would leave multiprocessors idle: then only
+  int64_t short_of_few_bytes = 512;      // rows up to this are staged
+  int64_t short_lane_elems = 32;         // a thread adds at most so many elements of a short row, if a warp can
+  int64_t lane_vectors = 8;              // a thread's part of a row that less than a warp has
+  int64_t warp_vectors = 2048;           // rows up to this are a warp's, where they are many
+  int64_t few_threads = 65536;           // with fewer threads than this, each has less
+  int64_t runs_thread_vectors = 64;      // a thread's part of many runs that a block has
+  int64_t single_vectors = 4096;         // up to this, one block is faster than several that meet
+  int64_t whole_warp_vectors = 256;      // all elements: up to so many, one warp is faster than more that meet,
+  int64_t whole_block_vectors = 2048;    // and one block up to so many. More are shared by
+  int64_t whole_warps = 128;             // so many warps, if they are enough, by blocks that all run at once or, from
+  int64_t whole_many_vectors = 1 << 26;  // so many on, by twice as many
+  int64_t run_vectors = 4;               // a thread's part of one of several runs
 
   // Columns.
   int64_t few_rows = 1 << 15;         // up to so many, a thread sees a whole column, if there are

@@ -10,7 +10,7 @@ namespace {
 template <typename F>
 bool for_each_compensated(F&& visit) {
   return visit(Types<__half, Compensated<float>>{}) || visit(Types<__nv_bfloat16, Compensated<float>>{}) ||
-         visit(Types<float, Compensated<float>>{}) || visit(Types<double, Compensated<double>>{});
+         visit(Types<float, double>{}) || visit(Types<double, Compensated<double>>{});
 }
 
 template <typename T>
@@ -18,9 +18,11 @@ RowKernels kernels_of(T) {
   using in_t = typename T::in_t;
   using acc_t = typename T::acc_t;
   RowKernels kernels;
+  kernels.whole = sum_whole_kernel<in_t, acc_t, kWholeThreads, kRowLoads>;
+  kernels.whole_warps = sum_whole_kernel<in_t, acc_t, kWarp, kWarpLoads>;
   kernels.long_rows = sum_long_rows_kernel<in_t, acc_t>;
   kernels.one_run = sum_rows_kernel<in_t, acc_t, true>;
-  if constexpr (!kIsCompensated<acc_t> || std::is_same_v<in_t, float>) {
+  if constexpr (!kIsCompensated<acc_t>) {
     kernels.runs = sum_rows_kernel<in_t, acc_t, false>;
     kernels.packed = sum_packed_rows_kernel<in_t, acc_t, kPackedLoads>;
     kernels.packed_few = sum_packed_rows_kernel<in_t, acc_t, 1>;
@@ -55,6 +57,8 @@ std::vector<KernelEntry> row_kernel_entries() {
   };
   const auto add_all = [&](auto types) {
     const RowKernels kernels = kernels_of(types);
+    add("whole", type_names(types), kernels.whole, kWholeThreads);
+    add("whole", type_names(types) + ", warps", kernels.whole_warps, kWarp);
     add("long_rows", type_names(types), kernels.long_rows, kLongThreads);
     add("rows", type_names(types) + ", one run", kernels.one_run, kGroupThreads);
     add("rows", type_names(types) + ", runs", kernels.runs, kMaxSumThreads);

@@ -37,6 +37,56 @@ struct Run {
   }
 };
 
+// Every kThreads-th of the vectors up to `left` from `next` on; meanwhile() does what else there is to do, while the
+// first loads are under way. As stream_items does it, by steps that the compiler knows. A block of one warp has no more
+// vectors than it loads at once.
+template <int kThreads, int kLoads, typename in_t, typename acc_t, typename Meanwhile>
+__device__ inline void add_vectors(VectorSum<in_t, acc_t>& sum, const uint4* next, int left, Meanwhile meanwhile) {
+  uint4 ring[kLoads];
+  const auto load = [&](int u) { return load_or_zeros(next + u * kThreads, left > u * kThreads); };
+#pragma unroll
+  for (int u = 0; u < kLoads; ++u) ring[u] = load(u);
+  meanwhile();
+  if constexpr (kThreads > kWarp) {
+#pragma unroll 1
+    while (left > kLoads * kThreads) {
+      next += kLoads * kThreads;
+      left -= kLoads * kThreads;
+#pragma unroll
+      for (int u = 0; u < kLoads; ++u) {
+        const uint4 now = ring[u];
+        ring[u] = load(u);
+        sum.add_vector(now);
+      }
+    }
+  }
+#pragma unroll
+  for (int u = 0; u < kLoads; ++u) sum.add_vector(ring[u]);
+}
+
+// All elements are one run and one output, which blocks share by vectors: `input` is the first vector, `head` and
+// `tail` elements lie around them. Small sums wait for the first load, and for all that comes before it: hence little
+// does.
+template <typename in_t, typename acc_t, int kThreads, int kLoads>
+__global__ void __launch_bounds__(kThreads, blocks_without_spills(kThreads > kWarp ? 1024 / kThreads : 1))
+    sum_whole_kernel(const __grid_constant__ SumParams p) {
+  static_assert(kThreads >= kElems<in_t>);
+  const int thread = threadIdx.x;
+  const int64_t first = blockIdx.y * p.piece;
+  const uint4* in = static_cast<const uint4*>(p.input);
+  VectorSum<in_t, acc_t> sum;
+  add_vectors<kThreads, kLoads>(sum, in + first + thread, static_cast<int>(min(p.piece, p.inner - first)) - thread,
+                                [&] {
+                                  if (blockIdx.y != 0) return;
+                                  const in_t* head = reinterpret_cast<const in_t*>(in) - p.head;
+                                  const in_t* tail = reinterpret_cast<const in_t*>(in + p.inner);
+                                  if (thread < p.head) sum.add_element(head[thread]);
+                                  if (thread < p.tail) sum.add_element(tail[thread]);
+                                });
+  wide_t<acc_t> total = widen(sum.total());
+  if (sum_of_blocks<kThreads>(p.split, 0, total)) store_sum<in_t>(p, 0, narrow<acc_t>(total));
+}
+
 // An output is one run, which a block adds, or several blocks by vectors.
 template <typename in_t, typename acc_t>
 __global__ void __launch_bounds__(kLongThreads, blocks_without_spills(4))
@@ -56,36 +106,14 @@ __global__ void __launch_bounds__(kLongThreads, blocks_without_spills(4))
     vectors = run.vectors;
   }
   const int64_t first = blockIdx.y * p.piece;
-  const uint4* next = reinterpret_cast<const uint4*>(in) + first + thread;
-  int left = static_cast<int>(min(p.piece, vectors - first)) - thread;  // from the thread's next vector on
-
-  // As stream_items does it, by steps that the compiler knows.
   VectorSum<in_t, acc_t> sum;
-  uint4 ring[kRowLoads];
-  const auto load = [&](int u) { return load_or_zeros(next + u * kLongThreads, left > u * kLongThreads); };
-#pragma unroll
-  for (int u = 0; u < kRowLoads; ++u) ring[u] = load(u);
-#pragma unroll 1
-  while (left > kRowLoads * kLongThreads) {
-    next += kRowLoads * kLongThreads;
-    left -= kRowLoads * kLongThreads;
-#pragma unroll
-    for (int u = 0; u < kRowLoads; ++u) {
-      const uint4 now = ring[u];
-      ring[u] = load(u);
-      sum.add_vector(now);
-    }
-  }
-#pragma unroll
-  for (int u = 0; u < kRowLoads; ++u) {
-    if (left > u * kLongThreads) sum.add_vector(ring[u]);
-  }
-  if (thread < head) sum.add_element(in[thread - head]);
-  if (thread < tail) sum.add_element(in[vectors * kElems<in_t> + thread]);
+  add_vectors<kLongThreads, kRowLoads>(sum, reinterpret_cast<const uint4*>(in) + first + thread,
+                                       static_cast<int>(min(p.piece, vectors - first)) - thread, [&] {
+                                         if (thread < head) sum.add_element(in[thread - head]);
+                                         if (thread < tail) sum.add_element(in[vectors * kElems<in_t> + thread]);
+                                       });
   wide_t<acc_t> total = widen(sum.total());
-  if (sum_of_blocks<kLongThreads>(p.split, blockIdx.x, total)) {
-    store(p.output, out_offset, narrow<acc_t>(total), p.out_type);
-  }
+  if (sum_of_blocks<kLongThreads>(p.split, blockIdx.x, total)) store_sum<in_t>(p, out_offset, narrow<acc_t>(total));
 }
 
 // Several outputs a block, or one that is several runs, which blocks may share by runs. kOneRun: an output is one run,
@@ -157,11 +185,11 @@ __global__ void __launch_bounds__(kOneRun ? kGroupThreads : kMaxSumThreads,
   }
   if (kOneRun || (p.lanes <= kWarp && p.split.pieces == 1)) {
     const acc_t total = sum_lanes(sum.total(), p.lanes);
-    if (active && lane == 0) store(p.output, out_offset, total, p.out_type);
+    if (active && lane == 0) store_sum<in_t>(p, out_offset, total);
     return;
   }
   wide_t<acc_t> total = widen(sum.total());
-  if (sum_of_blocks(p.split, output, total)) store(p.output, out_offset, narrow<acc_t>(total), p.out_type);
+  if (sum_of_blocks(p.split, output, total)) store_sum<in_t>(p, out_offset, narrow<acc_t>(total));
 }
 
 }  // namespace cudamem

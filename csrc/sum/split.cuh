@@ -77,26 +77,39 @@ __device__ inline void mail_partial(int first_letter, unsigned index, const sum_
   }
 }
 
+// Adds every step-th of the partials from `index` to `end`: the letters of kAtOnce of them are read together, since
+// each look costs a trip to L2.
 template <typename sum_t>
-__device__ inline sum_t receive_partial(int first_letter, unsigned index) {
-  constexpr int kLetters = Mail<sum_t>::kLetters;
-  Letter* const from = sum_letters + first_letter + index * kLetters;
-  Letter letters[kLetters];
-  bool all;
-  do {
-    all = true;
+__device__ inline void add_mailed(sum_t& total, int first_letter, unsigned index, unsigned end, unsigned step) {
+  constexpr int kAtOnce = 4, kLetters = Mail<sum_t>::kLetters;
+  for (; index < end; index += kAtOnce * step) {
+    Letter letters[kAtOnce][kLetters];
+    const auto each = [&](auto visit) {
 #pragma unroll
-    for (int i = 0; i < kLetters; ++i) {
-      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(letters[i]) : "l"(from + i) : "memory");
+      for (int u = 0; u < kAtOnce; ++u) {
+        if (index + u * step >= end) continue;
+#pragma unroll
+        for (int i = 0; i < kLetters; ++i) {
+          visit(letters[u][i], sum_letters + first_letter + (index + u * step) * kLetters + i);
+        }
+      }
+    };
+    bool all;
+    do {
+      all = true;
+      each([](Letter& letter, Letter* from) {
+        asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(letter) : "l"(from) : "memory");
+      });
+      each([&](Letter letter, Letter*) { all &= letter != 0; });
+    } while (!all);
+    each([](Letter, Letter* from) {
+      asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(from), "l"(0ull) : "memory");
+    });
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      if (index + u * step < end) add(total, Mail<sum_t>::read(letters[u]));
     }
-#pragma unroll
-    for (int i = 0; i < kLetters; ++i) all &= letters[i] != 0;
-  } while (!all);
-#pragma unroll
-  for (int i = 0; i < kLetters; ++i) {
-    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(from + i), "l"(0ull) : "memory");
   }
-  return Mail<sum_t>::read(letters);
 }
 
 // Adds up what the threads of all blocks have that share an output. True in the one thread that ends with the sum.
@@ -105,9 +118,8 @@ __device__ inline bool sum_of_blocks(const SumSplit& split, unsigned output, sum
   const unsigned others = split.pieces - 1;
   const bool by_mail = others > 0 && split.first_letter >= 0, is_last = blockIdx.y == others;
   if (by_mail && is_last) {
-    for (unsigned i = threadIdx.x; i < others; i += kThreads > 0 ? kThreads : blockDim.x) {
-      add(total, receive_partial<sum_t>(split.first_letter, output * others + i));
-    }
+    const unsigned first = output * others, step = kThreads > 0 ? kThreads : blockDim.x;
+    add_mailed(total, split.first_letter, first + threadIdx.x, first + others, step);
   }
   total = sum_block<kThreads>(total);
   if (threadIdx.x != 0) return false;

@@ -58,7 +58,7 @@ struct Planner {
         compensated(variant == SumVariant::kCompensated),
         elem_bytes(kDTypeBytes[static_cast<int>(problem.in_type)]),
         vector_elems(16 / elem_bytes),
-        // float32 sums are always compensated: at the speed of memory it costs nothing.
+        // float32 sums always keep what additions round away: at the speed of memory it costs nothing.
         finish(partial_kernels(problem.cast_type, compensated || (problem.in_type == DType::kFloat32 &&
                                                                   problem.cast_type == DType::kFloat32))) {
     p.input = problem.input;
@@ -115,42 +115,86 @@ struct Planner {
       }
     }
     if ((one_run ? kernels.one_run : kernels.runs) == nullptr || bytes < 16) return false;
-
-    const int64_t vectors = ceil_of(bytes, 16);
-    const int64_t all = vectors * p.reduced.size;
     p.guarded = !at_boundary || bytes % 16 != 0;
     for (int d = 0; d < p.kept.count; ++d) p.guarded |= p.kept.dims[d].in_stride % vector_elems != 0;
     for (int d = 0; d < p.reduced.count; ++d) p.guarded |= p.reduced.dims[d].in_stride % vector_elems != 0;
-    // A warp or less shares an output where there are many of few vectors, else a block, or several.
-    int64_t lanes = pow2_ceil(ceil_of(all, policy.lane_vectors)), threads = kGroupThreads;
-    if (one_run && all <= policy.warp_vectors) lanes = std::min<int64_t>(lanes, kWarp);
-    const bool few = int64_t{p.kept.size} * lanes < policy.few_threads;
-    if (few) lanes = pow2_ceil(all);
-    if (lanes > kWarp) {
-      const int64_t of_thread = !few ? policy.runs_thread_vectors : all <= policy.single_vectors ? 4 : 1;
-      threads = std::clamp<int64_t>(pow2_ceil(ceil_of(all, of_thread)), 2 * kWarp, kMaxSumThreads);
-      lanes = threads = one_run ? kLongThreads : threads;
+    if (one_run && kept.count == 0) {
+      plan_whole(kernels);
+    } else if (one_run) {
+      plan_run(kernels, ceil_of(bytes, 16));
+    } else {
+      plan_runs(kernels, ceil_of(bytes, 16));
     }
-    set_lanes(lanes);
-    p.run_lanes_log2 = std::min(p.lanes_log2, log2_ceil(ceil_of(vectors, policy.run_vectors)));
-    p.run_lanes = 1 << p.run_lanes_log2;
-    const int64_t blocks = ceil_of(p.kept.size, threads / lanes);
-    const int64_t length = one_run ? vectors : p.reduced.size;
-    int64_t pieces = 1;
-    if (lanes == threads && all > policy.single_vectors) {
-      pieces = one_run ? pieces_of(length, kRowLoads * threads, blocks, 2 * resident_blocks())
-                       : pieces_of(length, ceil_of(threads, vectors), blocks, resident_blocks());
-    }
+    return true;
+  }
+
+  // `pieces` blocks share an output's `length`, each in steps of `step`.
+  void launch_rows(SumKernel kernel, int64_t blocks, int64_t threads, int64_t length, int64_t pieces, int64_t step) {
     pieces = std::max(pieces, ceil_of(length, int64_t{1} << 28));
-    p.piece = ceil_of(length, pieces);
-    if (one_run && pieces > 1) p.piece = ceil_of(p.piece, threads) * threads;
+    p.piece = ceil_of(ceil_of(length, pieces), step) * step;
     pieces = ceil_of(length, p.piece);
-    const SumKernel kernel = !one_run ? kernels.runs : lanes > kWarp ? kernels.long_rows : kernels.one_run;
     launch(kernel, blocks, pieces, dim3(static_cast<unsigned>(threads)), finish.rows, p.kept.size,
            int64_t{p.kept.size} * finish.row_bytes);
     plan.letters *= finish.row_letters;
     plan.mails_partials = true;
-    return true;
+  }
+
+  void plan_whole(const RowKernels& kernels) {
+    const int64_t to_boundary = static_cast<int64_t>((0 - reinterpret_cast<uintptr_t>(p.input)) % 16) / elem_bytes;
+    p.head = static_cast<int>(std::min(to_boundary, p.inner));
+    p.tail = static_cast<int>((p.inner - p.head) % vector_elems);
+    p.input = static_cast<const char*>(p.input) + p.head * elem_bytes;
+    p.inner = (p.inner - p.head) / vector_elems;
+    const int64_t vectors = std::max<int64_t>(p.inner, 1), resident = resident_blocks();
+    const bool alone = vectors <= policy.whole_block_vectors;
+    const int64_t of_warp = kWarp * kWarpLoads, of_block = kWholeThreads * kRowLoads;
+    if (vectors <= (alone ? policy.whole_warp_vectors : policy.whole_warps * of_warp)) {
+      const int64_t pieces = alone ? 1 : pieces_of(vectors, of_warp / 4, 1, policy.whole_warps);
+      launch_rows(kernels.whole_warps, 1, kWarp, vectors, pieces, kWarp);
+    } else {  // a block an SM, or more where each thread has enough to load
+      const int64_t most = vectors < policy.whole_many_vectors ? resident : 2 * resident;
+      const int64_t pieces =
+          std::max(pieces_of(vectors, kWholeThreads, 1, resident / 2), pieces_of(vectors, of_block, 1, most));
+      launch_rows(kernels.whole, 1, kWholeThreads, vectors, alone ? 1 : pieces, kWholeThreads);
+    }
+  }
+
+  void plan_run(const RowKernels& kernels, int64_t vectors) {
+    const int64_t outputs = p.kept.size;
+    int64_t lanes = pow2_ceil(ceil_of(vectors, policy.lane_vectors));
+    if (vectors <= policy.warp_vectors) lanes = std::min<int64_t>(lanes, kWarp);
+    if (outputs * lanes < policy.few_threads) lanes = pow2_ceil(vectors);
+    if (lanes <= kWarp) {
+      set_lanes(lanes);
+      launch_rows(kernels.one_run, ceil_of(outputs, kGroupThreads / lanes), kGroupThreads, vectors, 1, 1);
+    } else {
+      int64_t pieces = 1;
+      if (vectors > policy.single_vectors) {
+        pieces = pieces_of(vectors, kRowLoads * kLongThreads, outputs, 2 * resident_blocks());
+      }
+      launch_rows(kernels.long_rows, outputs, kLongThreads, vectors, pieces, kLongThreads);
+    }
+  }
+
+  void plan_runs(const RowKernels& kernels, int64_t vectors) {
+    const int64_t outputs = p.kept.size, runs = p.reduced.size, all = vectors * runs;
+    // A warp or less shares an output where there are many of few vectors, else a block, or several.
+    int64_t lanes = pow2_ceil(ceil_of(all, policy.lane_vectors)), threads = kGroupThreads;
+    const bool few = outputs * lanes < policy.few_threads;
+    if (few) lanes = pow2_ceil(all);
+    if (lanes > kWarp) {
+      const int64_t of_thread = !few ? policy.runs_thread_vectors : all <= policy.single_vectors ? 4 : 1;
+      lanes = threads = std::clamp<int64_t>(pow2_ceil(ceil_of(all, of_thread)), 2 * kWarp, kMaxSumThreads);
+    }
+    set_lanes(lanes);
+    p.run_lanes_log2 = std::min(p.lanes_log2, log2_ceil(ceil_of(vectors, policy.run_vectors)));
+    p.run_lanes = 1 << p.run_lanes_log2;
+    const int64_t blocks = ceil_of(outputs, threads / lanes);
+    int64_t pieces = 1;
+    if (lanes == threads && all > policy.single_vectors) {
+      pieces = pieces_of(runs, ceil_of(threads, vectors), blocks, resident_blocks());
+    }
+    launch_rows(kernels.runs, blocks, threads, runs, pieces, 1);
   }
 
   bool plan_packed_rows(const RowKernels& kernels, int64_t bytes) {

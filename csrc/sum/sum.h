@@ -42,13 +42,14 @@ struct SumSplit {
 struct SumParams {
   const void* input;
   void* output;
-  int64_t inner;  // elements of a run or short row, columns, or vectors in all of packed rows
+  int64_t inner;  // elements of a run or short row, columns, or vectors in all of packed rows or the whole
   int64_t piece;  // of each block in y: vectors, runs, rows or elements; of each block in x: short rows
+  SumSplit split;
+  int head = 0, tail = 0;  // the whole: elements before and after its vectors
   DType in_type, cast_type, out_type;
   bool guarded = false;            // columns: vectors reach beyond a row; rows: runs have ends
   bool lanes_side_by_side = true;  // strided
-  SumSplit split;
-  int lanes = 1, lanes_log2 = 0;  // threads that share an output
+  int lanes = 1, lanes_log2 = 0;   // threads that share an output
   DividedDims<kSumMaxDims> kept, reduced;
   int run_lanes = 1, run_lanes_log2 = 0;  // rows: of `lanes`, side by side on a run
   int rows_per_vector = 1;                // packed rows

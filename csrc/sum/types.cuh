@@ -11,7 +11,7 @@ struct Types {
   using acc_t = acc_type;
 };
 
-// Each type in its own accumulator, but for float32, which is always compensated.
+// Each type in its own accumulator, but for float32, whose sums are always more exact than float32.
 template <typename F>
 bool for_each_plain(F&& visit) {
   return visit(Types<Bool, int64_t>{}) || visit(Types<uint8_t, int64_t>{}) || visit(Types<int8_t, int64_t>{}) ||

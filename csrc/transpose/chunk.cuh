@@ -13,6 +13,7 @@ namespace cudamem {
 constexpr int kChunkThreads = 256;
 constexpr int kChunkBytes = 16384;  // of a thread block, where a matrix is no larger
 constexpr int kMaxChunkBytes = 32768;
+constexpr int kChunkEnds = 32;  // bytes more of shared memory, where a run begins and ends within a vector
 constexpr int kChunkLoads = 4;  // of a thread, in flight
 
 struct ChunkProblem {

@@ -136,7 +136,7 @@ bool make_chunk(const TransposeProblem& t, ChunkProblem& p) {
       t.in_col_stride == 1 && t.in_row_stride == t.cols && t.out_col_stride == t.rows && t.batch.count <= 1;
   if (t.batch.count == 1) contiguous = contiguous && t.batch.strides[0][0] == plane && t.batch.strides[0][1] == plane;
   const int64_t plane_bytes = plane * kBytes;
-  if (!contiguous || plane_bytes + 32 > kMaxChunkBytes) return false;
+  if (!contiguous || plane_bytes + kChunkEnds > kMaxChunkBytes) return false;
   p.input = static_cast<const char*>(t.input);
   p.output = static_cast<char*>(t.output);
   p.bytes = t.planes * plane_bytes;
@@ -329,7 +329,7 @@ bool launch_best_transpose(const TransposeProblem& t, cudaStream_t stream, cudaE
     ChunkProblem chunk;
     if (make_chunk<bytes>(t, chunk)) {
       const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(chunk.bytes, chunk.chunk_bytes));
-      transpose_chunk_kernel<bytes><<<blocks, kChunkThreads, chunk.chunk_bytes + 32, stream>>>(chunk);
+      transpose_chunk_kernel<bytes><<<blocks, kChunkThreads, chunk.chunk_bytes + kChunkEnds, stream>>>(chunk);
       error = cudaGetLastError();
       return true;
     }
@@ -478,8 +478,9 @@ std::vector<KernelEntry> transpose_kernels() {
   std::vector<KernelEntry> entries;
   for (int element_bytes : {1, 2, 4, 8, 16}) {
     const std::string size = std::to_string(element_bytes) + " bytes";
-    auto add = [&](const std::string& name, auto kernel, int threads) {
-      entries.push_back({"transpose_" + name + ">", reinterpret_cast<const void*>(kernel), threads});
+    auto add = [&](const std::string& name, auto kernel, int threads, size_t dynamic_shared_bytes = 0) {
+      const auto* function = reinterpret_cast<const void*>(kernel);
+      entries.push_back({"transpose_" + name + ">", function, threads, dynamic_shared_bytes});
     };
     with_element_bytes(element_bytes, [&](auto bytes) {
       for (auto variant : {TransposeVariant::kNaive, TransposeVariant::kShared, TransposeVariant::kPadded}) {
@@ -491,7 +492,7 @@ std::vector<KernelEntry> transpose_kernels() {
       add("general<" + size + ", square", transpose_general_kernel<bytes, TileShape::kSquare>, kGeneralThreads);
       add("general<" + size + ", tall", transpose_general_kernel<bytes, TileShape::kTall>, kGeneralThreads);
       add("general<" + size + ", wide", transpose_general_kernel<bytes, TileShape::kWide>, kGeneralThreads);
-      add("chunk<" + size, transpose_chunk_kernel<bytes>, kChunkThreads);
+      add("chunk<" + size, transpose_chunk_kernel<bytes>, kChunkThreads, kChunkBytes + kChunkEnds);
       add("narrow_split<" + size, transpose_narrow_kernel<bytes, false>, kNarrowThreads);
       add("narrow_join<" + size, transpose_narrow_kernel<bytes, true>, kNarrowThreads);
       for (int lines : {2, 3, 4}) {

@@ -217,7 +217,12 @@ __device__ inline void stream_items(int count, Next next, Add add_group) {
   }
 }
 
-// A vector that is read once, by one thread: not kept in L1.
+__device__ inline uint4 load_or_zeros(const uint4* address, bool exists) {
+  return exists ? __ldg(address) : make_uint4(0, 0, 0, 0);
+}
+
+// A vector past L1. Not where a sum is of less than kOnceElems: where much is written it can be a tenth slower.
+constexpr int kOnceElems = 64;
 __device__ inline uint4 load_once(const uint4* address) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -226,7 +231,7 @@ __device__ inline uint4 load_once(const uint4* address) {
   return v;
 }
 
-__device__ inline uint4 load_or_zeros(const uint4* address, bool exists) {
+__device__ inline uint4 load_once_or_zeros(const uint4* address, bool exists) {
   return exists ? load_once(address) : make_uint4(0, 0, 0, 0);
 }
 

@@ -43,7 +43,7 @@ struct Run {
 template <int kThreads, int kLoads, typename in_t, typename acc_t, typename Meanwhile>
 __device__ inline void add_vectors(VectorSum<in_t, acc_t>& sum, const uint4* next, int left, Meanwhile meanwhile) {
   uint4 ring[kLoads];
-  const auto load = [&](int u) { return load_or_zeros(next + u * kThreads, left > u * kThreads); };
+  const auto load = [&](int u) { return load_once_or_zeros(next + u * kThreads, left > u * kThreads); };
 #pragma unroll
   for (int u = 0; u < kLoads; ++u) ring[u] = load(u);
   meanwhile();
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kOneRun ? kGroupThreads : kMaxSumThreads,
     int left = static_cast<int>(vectors) - lane;
     stream_items<kRowLoads, 1>((left + p.lanes - 1) >> p.lanes_log2,
                                [&] {
-                                 const uint4 vector = load_or_zeros(next, left > 0);
+                                 const uint4 vector = load_once_or_zeros(next, left > 0);
                                  next += p.lanes;
                                  left -= p.lanes;
                                  return vector;
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kOneRun ? kGroupThreads : kMaxSumThreads,
     stream_items<kRowLoads, 1>(
         per_run * ((end - r + step - 1) / step),
         [&] {
-          const uint4 vector = load_or_zeros(next, left > 0 && r < end);
+          const uint4 vector = load_once_or_zeros(next, left > 0 && r < end);
           next += p.run_lanes;
           left -= p.run_lanes;
           if (--here == 0) {

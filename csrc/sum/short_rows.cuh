@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kStageThreads) sum_short_rows_kernel(const __g
 #pragma unroll
   for (int u = 0; u < kLoads; ++u) {
     const int i = threadIdx.x + u * kStageThreads;
-    if (i >= begin && i < end) loaded[u] = load_once(vectors + i);
+    if (i >= begin && i < end) loaded[u] = length >= kOnceElems ? load_once(vectors + i) : __ldg(vectors + i);
   }
 #pragma unroll
   for (int u = 0; u < kLoads; ++u) {

@@ -33,7 +33,7 @@ import cudamem_ops
 ALL_TYPES = [torch.bool, *INTEGERS, *WIDE_UNSIGNED, *FLOATS, *COMPLEX]
 INEXACT = [*FLOATS, *COMPLEX]
 # Where a kernel starts a further block, level or pass; and primes.
-LENGTHS = [1, 2, 31, 32, 33, 127, 255, 256, 257, 4095, 4096, 4097, 8191, 65_535, 65_536, 65_537, 100_003]
+LENGTHS = [1, 2, 31, 32, 33, 127, 255, 256, 257, 1025, 4095, 4096, 4097, 8193, 65_535, 65_536, 65_537, 100_003, 131_073]
 
 every_variant = each_variant("sum")
 every_kernel = each_variant("sum", cpu=False)
@@ -161,11 +161,13 @@ def test_every_layout(device, variant, dtype, layout):
 @every_variant
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int64, *FLOATS, *COMPLEX], ids=str)
 def test_every_alignment(device, variant, dtype):
-    buffer = random_values((64 * 64 + 8,), dtype, device)
+    buffer = random_values((50_008,), dtype, device)
     for offset in range(8):
         x = buffer[offset : offset + 64 * 64].view(64, 64)
         for dim in (None, 0, 1):
             check(x, dim, variant=variant)
+        for length in (17, 900, 50_000):
+            check(buffer[offset : offset + length], None, variant=variant)
 
 
 @every_kernel

@@ -8,13 +8,15 @@ from torch import Tensor
 from cudamem_ops._call import as_list, only_dispatched
 from cudamem_ops._load import _C
 
+PYTHON_TYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+
 
 def sum(
     input: Tensor,
     dim: int | Sequence[int] | None = None,
     keepdim: bool = False,
     *,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | type[complex] | None = None,
     variant: str | None = None,
 ) -> Tensor:
     """Adds up all elements, or those along some dims.
@@ -26,7 +28,7 @@ def sum(
             to 64 dims. The sum of no elements is 0.
         dim: a dim or several, negative from the end, none twice; None and an empty list mean all.
         keepdim: keep each reduced dim, with size 1.
-        dtype: the result's dtype; each element is cast to it before it is added.
+        dtype: the result's dtype, or bool, int, float or complex; each element is cast to it before it is added.
         variant: on CUDA, the technique by name: "atomic" (one atomicAdd an element), "shared" (a tree in shared
             memory, one atomicAdd a block), "shuffle" (a tree in registers, by warp shuffles, in several launches),
             "two_launches" and "one_launch" (16-byte loads; blocks' sums are added by a second launch, or by the last
@@ -38,7 +40,7 @@ def sum(
         and float32 accumulate in float32 or wider and are rounded once at the end; float64 in float64; integers in
         int64, which wraps; complex numbers part by part. The error is at most about ``(256 + n / 2**18 + log2(n)) * eps
         * sum(abs(input))`` (the first factor is up to ``n`` with "atomic", ``32 + n / 4096`` with "shared"), and far
-        smaller in float32, whose sums are compensated by default. The same input gives the same bits on every run on
+        smaller in float32, whose sums keep what additions round away. The same input gives the same bits on every run on
         the same model of GPU, but for "atomic" and "shared", whose order varies; beyond 64 streams, or some hundred
         long sums in captured graphs, "one_launch" takes two, and a last bit may differ. Differentiable any number of
         times; the gradient is an expanded view, or a copy where ``dtype`` is not that of ``input``. Under
@@ -60,6 +62,8 @@ def sum(
     einiger Verfahren zur Summation endlicher Summen", ZAMM 54, 1974.
     """
     dim = None if dim is None else as_list(dim)
+    if isinstance(dtype, type):
+        dtype = PYTHON_TYPES.get(dtype, dtype)
     if variant is not None:
         return torch.ops.cudamem.sum.variant(input, dim, keepdim, dtype=dtype, variant=variant)
     if only_dispatched(input):

@@ -111,6 +111,8 @@ def test_every_way_to_write_a_call(device, variant):
     assert_same_bits(
         OPS.sum(x, dim=[0, 2], keepdim=True, dtype=torch.int8, **named), x.sum((0, 2), True).to(torch.int8)
     )
+    for dtype in (bool, int, float, complex):
+        assert_same_bits(cudamem_ops.sum(x, dtype=dtype, variant=variant), torch.sum(x, dtype=dtype))
 
 
 @every_variant

@@ -40,8 +40,8 @@ def sum(
         and float32 accumulate in float32 or wider and are rounded once at the end; float64 in float64; integers in
         int64, which wraps; complex numbers part by part. The error is at most about ``(256 + n / 2**18 + log2(n)) * eps
         * sum(abs(input))`` (the first factor is up to ``n`` with "atomic", ``32 + n / 4096`` with "shared"), and far
-        smaller in float32, whose sums keep what additions round away. The same input gives the same bits on every run on
-        the same model of GPU, but for "atomic" and "shared", whose order varies; beyond 64 streams, or some hundred
+        smaller in float32, whose sums keep what additions round away. The same input gives the same bits on every run
+        on the same model of GPU, but for "atomic" and "shared", whose order varies; beyond 64 streams, or some hundred
         long sums in captured graphs, "one_launch" takes two, and a last bit may differ. Differentiable any number of
         times; the gradient is an expanded view, or a copy where ``dtype`` is not that of ``input``. Under
         ``torch.func`` transforms and forward-mode AD, ATen's operator runs instead. Under CUDA autocast half types are

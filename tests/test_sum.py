@@ -506,7 +506,7 @@ def test_many_streams_graphs_and_eager_calls_at_once(device, variant):
 
 @pytest.mark.without_sanitizer
 def test_more_streams_and_captured_calls_than_have_room_for_partials(cuda):
-    x = torch.ones(1 << 18, device=cuda)
+    x = torch.ones(1 << 20, device=cuda)
     torch.cuda.synchronize()
     sums = []
     for k in range(100):

@@ -221,7 +221,8 @@ __device__ inline uint4 load_or_zeros(const uint4* address, bool exists) {
   return exists ? __ldg(address) : make_uint4(0, 0, 0, 0);
 }
 
-// A vector past L1. Not where a sum is of less than kOnceElems: where much is written it can be a tenth slower.
+// A vector past L1. Not for packed rows, columns and short rows of less than kOnceElems: where much is written beside
+// what is read it can be a tenth slower.
 constexpr int kOnceElems = 64;
 __device__ inline uint4 load_once(const uint4* address) {
   uint4 v;

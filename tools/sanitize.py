@@ -6,9 +6,9 @@
 
 Only this library's kernels are checked, by their namespace: those of torch would take most of the time. But initcheck
 must see all of them, since they write what ours read. torch hands out pieces of large blocks of memory, between which
-memcheck and initcheck see no border: here each tensor has an allocation of its own, which a graph cannot capture. Tests
-marked ``without_sanitizer`` or ``large`` are left out. The exit status is 0 where every test passed, or was skipped, and
-the sanitizer found no error; the logs are in ``build/sanitize``.
+memcheck and initcheck see no border: here each tensor has an allocation of its own, which a graph cannot capture.
+Tests marked ``without_sanitizer`` or ``large`` are left out. The exit status is 0 where every test passed, or was
+skipped, and the sanitizer found no error; the logs are in ``build/sanitize``.
 """
 
 import argparse

@@ -133,8 +133,8 @@ PYBIND11_MODULE(_C, m) {
         "the GPU architectures, the flags.");
   m.def("kernels", &kernels,
         "A list with a dict for each CUDA kernel: registers a thread, shared, constant and local memory in bytes, the "
-        "most threads a block may have, and for the largest block that the library launches, without dynamic shared "
-        "memory, its threads, the blocks that fit on a multiprocessor of the current device and the occupancy (0 to "
-        "1). RuntimeError without a GPU, or in a build without CUDA.");
+        "most threads a block may have, and for the largest block that the library launches its threads, the dynamic "
+        "shared memory of a typical launch, the blocks that fit on a multiprocessor of the current device and the "
+        "occupancy (0 to 1). RuntimeError without a GPU, or in a build without CUDA.");
   m.def("variants", &variants, "The names of the variants of each operator.");
 }

@@ -279,8 +279,8 @@ struct VectorSum {
   }
 };
 
-// float32 in float64: a pair is added in float32, and what that rounds away is kept. Half as many instructions as to
-// convert each element, since conversions to float64 are slow, and fewer than to compensate each addition.
+// float32 in float64: a pair is added in float32, and what that rounds away is kept. Half as many conversions to
+// float64, which are slow, as to convert each element, and fewer instructions than to compensate each addition.
 template <>
 struct VectorSum<float, double> {
   double sums[2] = {};

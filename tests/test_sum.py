@@ -78,6 +78,19 @@ def test_rows_and_columns(device, variant, dtype, shape):
         check(x, dim, variant=variant)
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.int16, *FLOATS, torch.int64], ids=str)
+@pytest.mark.parametrize("outputs", [1, 3, 33, 130, 2049])
+def test_short_sums_of_any_strides(device, dtype, outputs):
+    for length in (1, 2, 3, 4, 5, 31, 33, 127, 129, 257, 513):
+        x = random_values((outputs, 2 * length), dtype, device)
+        check(x[:, ::2], 1)
+        check(x[:, 1 : 1 + length], 1)
+        check(x.view(2 * length, outputs)[::2], 0)
+        check(x.view(outputs, length, 2)[..., 0].t(), 0)
+        check(x.view(2, length, outputs), (0, 1))
+        check(x.view(2, length, outputs)[:, : (length + 1) // 2], (0, 1))
+
+
 @every_variant
 @pytest.mark.parametrize("dtype", [torch.int32, torch.float32], ids=str)
 def test_every_set_of_dims(device, variant, dtype):
@@ -252,6 +265,23 @@ def test_nan_and_infinity(device, variant, dtype, length):
     x = torch.zeros(length, dtype=dtype, device=device)
     x.view(torch.uint8)[:] = 255  # NaNs of all ones
     assert cudamem_ops.sum(x, variant=variant).isnan()
+
+
+@every_variant
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("length", [2, 300, 5000])
+def test_the_largest_number_beside_one_of_the_other_sign(device, variant, dtype, length):
+    largest = torch.finfo(dtype).max
+    others = -largest * (0.4 + 0.2 * torch.rand(100, device=device, dtype=torch.float64)).to(dtype)
+    rows = torch.zeros(100, length, dtype=dtype, device=device)
+    rows[:, 0], rows[:, 1] = others, largest
+    want = others + largest
+    for got in (
+        cudamem_ops.sum(rows, 1, variant=variant),
+        cudamem_ops.sum(rows.t().contiguous(), 0, variant=variant),
+        torch.stack([cudamem_ops.sum(row, variant=variant) for row in rows]),
+    ):
+        assert_same_bits(got, want)
 
 
 @every_variant

@@ -29,8 +29,8 @@ struct Compensated {
   T sum, lost;
 };
 
-// a + b, and what rounding took from it: exactly, without a branch.
-// Source: D. Knuth, The Art of Computer Programming 2, 4.2.2.
+// a + b, and what rounding took from it: exactly, without a branch. Beyond the largest number, and beside it, `lost`
+// may be infinity - infinity. Source: D. Knuth, The Art of Computer Programming 2, 4.2.2.
 template <typename T>
 __device__ inline Compensated<T> exact_sum(T a, T b) {
   const T sum = a + b, back = sum - a;
@@ -61,19 +61,15 @@ __device__ inline void add(acc_t& total, value_t value) {
   }
 }
 
-// float64 in place of compensated float32 where a thread takes elements one at a time: a load leaves time for one
-// addition, not for six.
-template <typename acc_t>
-using wide_if_compensated = std::conditional_t<std::is_same_v<acc_t, Compensated<float>>, double, acc_t>;
-
 // What the threads of a block and the blocks of an output meet in: few additions, but of the largest numbers.
 template <typename acc_t>
-using wide_t = std::conditional_t<std::is_same_v<acc_t, float>, double, wide_if_compensated<acc_t>>;
+using wide_t =
+    std::conditional_t<std::is_same_v<acc_t, float> || std::is_same_v<acc_t, Compensated<float>>, double, acc_t>;
 
 template <typename acc_t>
 __device__ inline wide_t<acc_t> widen(const acc_t& total) {
   if constexpr (std::is_same_v<acc_t, Compensated<float>>) {
-    return isfinite(total.sum) ? double{total.sum} + total.lost : double{total.sum};
+    return isfinite(total.lost) ? double{total.sum} + total.lost : double{total.sum};
   } else {
     return total;
   }
@@ -93,7 +89,7 @@ __device__ inline acc_t narrow(const sum_t& total) {
 template <typename acc_t>
 __device__ inline auto result_of(const acc_t& total) {
   if constexpr (kIsCompensated<acc_t>) {
-    return isfinite(total.sum) ? total.sum + total.lost : total.sum;  // infinity - infinity was lost: NaN
+    return isfinite(total.lost) ? total.sum + total.lost : total.sum;
   } else {
     return total;
   }
@@ -137,12 +133,16 @@ __device__ inline void store(void* out, int64_t index, const acc_t& total, DType
 
 // The same for elements that are added plainly: float32 and float64 then stay what they are.
 template <typename in_t, typename acc_t>
-__device__ inline void store_sum(const SumParams& p, int64_t index, const acc_t& total) {
+__device__ inline void store_sum_as(void* out, int64_t index, const acc_t& total, DType type) {
   if constexpr (sizeof(in_t) >= 4 && std::is_floating_point_v<in_t>) {
-    static_cast<in_t*>(p.output)[index] = static_cast<in_t>(result_of(total));
+    static_cast<in_t*>(out)[index] = static_cast<in_t>(result_of(total));
   } else {
-    store(p.output, index, total, p.out_type);
+    store(out, index, total, type);
   }
+}
+template <typename in_t, typename acc_t>
+__device__ inline void store_sum(const SumParams& p, int64_t index, const acc_t& total) {
+  store_sum_as<in_t>(p.output, index, total, p.out_type);
 }
 
 template <typename out_t, int count, typename acc_t>
@@ -221,9 +221,7 @@ __device__ inline uint4 load_or_zeros(const uint4* address, bool exists) {
   return exists ? __ldg(address) : make_uint4(0, 0, 0, 0);
 }
 
-// A vector past L1. Not for packed rows, columns and short rows of less than kOnceElems: where much is written beside
-// what is read it can be a tenth slower.
-constexpr int kOnceElems = 64;
+// A vector past L1. Where much is written beside what is read it can be a tenth slower.
 __device__ inline uint4 load_once(const uint4* address) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -299,7 +297,8 @@ struct VectorSum<float, double> {
 
   __device__ double total() const {
     const double sum = sums[0] + sums[1];
-    return isfinite(sum) ? sum + (lost[0] + lost[1]) : sum;  // infinity - infinity was lost: NaN
+    const float rest = lost[0] + lost[1];
+    return isfinite(rest) ? sum + rest : sum;
   }
 };
 

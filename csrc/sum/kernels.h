@@ -1,4 +1,4 @@
-// What the policy chooses from. The kernels are compiled in three files, since together they take minutes.
+// What the policy chooses from. The kernels are compiled in four files, since together they take minutes.
 #pragma once
 
 #include "sum/sum.h"
@@ -11,7 +11,7 @@ using SumKernel = void (*)(SumParams);
 // the other floating types for long runs.
 struct RowKernels {
   SumKernel whole = nullptr, whole_warps = nullptr, long_rows = nullptr, one_run = nullptr, runs = nullptr,
-            packed = nullptr, packed_few = nullptr, short_rows = nullptr;
+            packed = nullptr, packed_few = nullptr, shortest_rows = nullptr, short_rows = nullptr;
 };
 RowKernels row_kernels(DType in_type, bool compensated);
 
@@ -26,6 +26,14 @@ struct ElementKernels {
   SumKernel one_dim = nullptr, dims = nullptr;
 };
 ElementKernels element_kernels(DType cast_type, bool compensated);
+
+// Small sums, of any strides.
+using SmallSumKernel = void (*)(SmallSumParams);
+struct SmallKernels {
+  SmallSumKernel of[3][2] = {};  // by Sharing; of dims, of one dim
+};
+SmallKernels small_kernels(DType in_type);
+std::vector<KernelEntry> small_kernel_entries();
 
 // Those that add up partial sums in a second launch, how many bytes one takes, and how many letters one of rows.
 struct PartialKernels {

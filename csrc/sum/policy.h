@@ -22,6 +22,8 @@ constexpr int kPackedLoads = 4;  // vectors of a thread; 2 in 512 threads are 3%
 constexpr int kFewRowsThreads = 256;
 constexpr int kFinishThreads = 256;
 constexpr int kStageThreads = 256;
+constexpr int kSmallThreads = 128;       // of a block with several outputs, each of a few neighbours
+constexpr int kSmallBlockThreads = 512;  // at most, of one that shares an output or 32
 constexpr int kStageBytes = 16384;
 constexpr int kStridedThreads = 256;
 constexpr int kStridedLoads = 8;
@@ -43,6 +45,7 @@ struct SumPolicy {
   int64_t few_bytes = 1 << 22;           // have at least this. Else that would leave multiprocessors idle: then only
   int64_t short_of_few_bytes = 512;      // rows up to this are staged
   int64_t short_lane_elems = 32;         // a thread adds at most so many elements of a short row, if a warp can
+  int64_t once_elems = 64;               // rows of fewer elements are loaded through L1, since much is written beside
   int64_t lane_vectors = 8;              // a thread's part of a row that less than a warp has
   int64_t warp_vectors = 2048;           // rows up to this are a warp's, where they are many
   int64_t few_threads = 65536;           // with fewer threads than this, each has less
@@ -53,6 +56,22 @@ struct SumPolicy {
   int64_t whole_warps = 128;             // so many warps, if they are enough, by blocks that all run at once or, from
   int64_t whole_many_vectors = 1 << 26;  // so many on, by twice as many
   int64_t run_vectors = 4;               // a thread's part of one of several runs
+
+  // Small sums.
+  int64_t small_lane_elems = 4;       // a thread's part of an output that less than a block has
+  int64_t small_threads = 1 << 18;    // with more threads than this, each has more
+  int64_t small_side_by_side = 2048;  // from so many outputs on, a block's warps share 32 of them
+  int64_t small_length = 8192;        // of an output at most, and elements in all at most:
+  int64_t small_whole = 128;          // of one row,
+  int64_t small_rows = 3 << 18;       // of rows,
+  int64_t small_runs = 1 << 19;       // of rows of several runs,
+  int64_t small_columns = 1 << 18;    // of columns,
+  int64_t small_wide = 1 << 20;       // of many columns of at most
+  int64_t small_wide_rows = 256;      // so many rows
+  int64_t small_odd_rows = 64;        // of columns whose vectors are not aligned: any number, of at most so many rows,
+  int64_t small_odd_outputs = 1 << 15;  // from so many outputs on;
+  int64_t small_apart_rows = 128;       // of columns whose elements are apart: the same
+  int64_t small_apart_outputs = 1 << 13;
 
   // Columns.
   int64_t few_rows = 1 << 15;         // up to so many, a thread sees a whole column, if there are

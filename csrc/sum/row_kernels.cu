@@ -27,7 +27,8 @@ RowKernels kernels_of(T) {
     kernels.runs = sum_rows_kernel<in_t, acc_t, false>;
     kernels.packed = sum_packed_rows_kernel<in_t, acc_t, kPackedLoads>;
     kernels.packed_few = sum_packed_rows_kernel<in_t, acc_t, 1>;
-    kernels.short_rows = sum_short_rows_kernel<in_t, acc_t>;
+    kernels.shortest_rows = sum_short_rows_kernel<in_t, acc_t, false>;
+    kernels.short_rows = sum_short_rows_kernel<in_t, acc_t, true>;
   }
   return kernels;
 }
@@ -65,6 +66,7 @@ std::vector<KernelEntry> row_kernel_entries() {
     add("rows", type_names(types) + ", runs", kernels.runs, kMaxSumThreads);
     add("packed_rows", type_names(types) + ", many", kernels.packed, kPackedThreads);
     add("packed_rows", type_names(types) + ", few", kernels.packed_few, kPackedThreads);
+    add("short_rows", type_names(types) + ", shortest", kernels.shortest_rows, kStageThreads);
     add("short_rows", type_names(types), kernels.short_rows, kStageThreads);
     return false;
   };

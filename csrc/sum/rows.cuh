@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kLongThreads, blocks_without_spills(4))
 // which a warp adds, or less.
 template <typename in_t, typename acc_t, bool kOneRun>
 __global__ void __launch_bounds__(kOneRun ? kGroupThreads : kMaxSumThreads,
-                                  blocks_without_spills(!kIsCompensated<acc_t> || sizeof(in_t) == 4 ? 2 : 1))
+                                  blocks_without_spills(kIsCompensated<acc_t> ? 1 : 2))
     sum_rows_kernel(const __grid_constant__ SumParams p) {
   const int lane = threadIdx.x & (p.lanes - 1);
   const unsigned output = blockIdx.x * (blockDim.x >> p.lanes_log2) + (threadIdx.x >> p.lanes_log2);

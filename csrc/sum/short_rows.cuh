@@ -12,7 +12,7 @@
 
 namespace cudamem {
 
-template <typename in_t, typename acc_t>
+template <typename in_t, typename acc_t, bool kOnce>
 __global__ void __launch_bounds__(kStageThreads) sum_short_rows_kernel(const __grid_constant__ SumParams p) {
   constexpr int kVectors = kStageBytes / 16;
   __shared__ uint4 stage[kVectors + 1];
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kStageThreads) sum_short_rows_kernel(const __g
 #pragma unroll
   for (int u = 0; u < kLoads; ++u) {
     const int i = threadIdx.x + u * kStageThreads;
-    if (i >= begin && i < end) loaded[u] = length >= kOnceElems ? load_once(vectors + i) : __ldg(vectors + i);
+    if (i >= begin && i < end) loaded[u] = kOnce ? load_once(vectors + i) : __ldg(vectors + i);
   }
 #pragma unroll
   for (int u = 0; u < kLoads; ++u) {
@@ -50,10 +50,8 @@ __global__ void __launch_bounds__(kStageThreads) sum_short_rows_kernel(const __g
   }
   __syncthreads();
 
-  // int32 holds what a row of small integers adds up to; and one addition in float64 does what six in float32 do, where
-  // a sum is compensated.
-  using sum_t =
-      std::conditional_t<sizeof(in_t) <= 2 && std::is_same_v<acc_t, int64_t>, int32_t, wide_if_compensated<acc_t>>;
+  // int32 holds what a row of small integers adds up to.
+  using sum_t = std::conditional_t<sizeof(in_t) <= 2 && std::is_same_v<acc_t, int64_t>, int32_t, acc_t>;
   constexpr int kOfWord = sizeof(in_t) < 4 ? 4 / sizeof(in_t) : 1;  // elements
   const bool by_words = kOfWord > 1 && (length | skew) % kOfWord == 0;
   const int lane = threadIdx.x & (p.lanes - 1), groups = kStageThreads >> p.lanes_log2;
@@ -74,7 +72,7 @@ __global__ void __launch_bounds__(kStageThreads) sum_short_rows_kernel(const __g
       }
     }
     const sum_t total = sum_lanes(of_lane, p.lanes);
-    if (row < rows && lane == 0) store(p.output, first_row + row, narrow<acc_t>(total), p.out_type);
+    if (row < rows && lane == 0) store(p.output, first_row + row, acc_t(total), p.out_type);
   }
 }
 

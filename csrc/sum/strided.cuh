@@ -55,20 +55,44 @@ template <typename in_t, bool kOneDim, typename acc_t>
 __device__ inline void add_strided(acc_t& total, const SumParams& p, int64_t in_offset, int64_t first, int64_t end) {
   using elem_t = typename ElementOf<acc_t>::type;
   const in_t* in = static_cast<const in_t*>(p.input) + in_offset;
-  int64_t e = first;
-  stream_items<kOneDim ? kStridedLoads : kStridedLoads / 2, 1>(
-      static_cast<int>((end - first + p.lanes - 1) >> p.lanes_log2),
-      [&] {
-        int64_t offset = e * p.reduced.dims[0].in_stride, unused;
-        in_t element = {};
-        if (e < end) {
-          if constexpr (!kOneDim) p.reduced.offsets(static_cast<uint32_t>(e), offset, unused);
-          element = in[offset];
-        }
-        e += p.lanes;
-        return element;
-      },
-      [&](const in_t(&element)[1]) { add(total, cast_element<elem_t>(element[0], p.cast_type)); });
+  const int count = static_cast<int>((end - first + p.lanes - 1) >> p.lanes_log2);
+  const auto add_all = [&](const auto& elements) {
+    if (p.adds_plainly) {
+      for (in_t element : elements) add(total, convert<elem_t>(element));
+    } else {
+      for (in_t element : elements) add(total, cast_element<elem_t>(element, p.cast_type));
+    }
+  };
+  if constexpr (kOneDim) {
+    constexpr int kLoads = sizeof(in_t) <= 2 && !std::is_same_v<acc_t, int64_t> ? 2 * kStridedLoads : kStridedLoads;
+    const in_t* next = in + first * p.reduced.dims[0].in_stride;
+    const int64_t step = p.lanes * p.reduced.dims[0].in_stride;
+    int left = count;
+    stream_items<kLoads, 4>(
+        count,
+        [&] {
+          const in_t element = left > 0 ? *next : in_t{};
+          next += step;
+          --left;
+          return element;
+        },
+        add_all);
+  } else {
+    int64_t e = first;
+    stream_items<kStridedLoads / 2, 4>(
+        count,
+        [&] {
+          int64_t offset = 0, unused;
+          in_t element = {};
+          if (e < end) {
+            p.reduced.offsets(static_cast<uint32_t>(e), offset, unused);
+            element = in[offset];
+          }
+          e += p.lanes;
+          return element;
+        },
+        add_all);
+  }
 }
 
 template <typename acc_t, bool kOneDim>

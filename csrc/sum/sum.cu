@@ -44,18 +44,32 @@ int64_t pieces_of(int64_t length, int64_t least, int64_t blocks, int64_t wanted_
       std::min(wanted_blocks / std::max<int64_t>(blocks, 1), length / std::max<int64_t>(least, 1)), 1, kMaxPieces);
 }
 
+// The outermost dim of `dims` is not among those that are divided by.
+void set_small_dims(const StridedDims<2>& dims, int8_t& divided, SmallSumParams::Dim* inner, uint32_t (&outermost)[2]) {
+  divided = static_cast<int8_t>(std::max(dims.count - 1, 0));
+  for (int d = 0; d < divided; ++d) {
+    const auto& strides = dims.strides[dims.count - 1 - d];
+    inner[d] = {Divisor(dims.sizes[dims.count - 1 - d]), static_cast<uint32_t>(strides[0]),
+                static_cast<uint32_t>(strides[1])};
+  }
+  for (int operand = 0; operand < 2; ++operand) {
+    outermost[operand] = dims.count > 0 ? static_cast<uint32_t>(dims.strides[0][operand]) : 0;
+  }
+}
+
 struct Planner {
   const SumProblem& problem;
   const SumPolicy policy;
-  const bool compensated;
+  const bool compensated, may_be_small;
   const int elem_bytes, vector_elems;
   const PartialKernels finish;
   SumPlan plan;
   SumParams& p = plan.params;
 
-  Planner(const SumProblem& problem, SumVariant variant)
+  Planner(const SumProblem& problem, SumVariant variant, bool may_be_small)
       : problem(problem),
         compensated(variant == SumVariant::kCompensated),
+        may_be_small(may_be_small),
         elem_bytes(kDTypeBytes[static_cast<int>(problem.in_type)]),
         vector_elems(16 / elem_bytes),
         // float32 sums always keep what additions round away: at the speed of memory it costs nothing.
@@ -95,6 +109,35 @@ struct Planner {
     }
   }
 
+  // One element a load. For each output a thread or up to 32; or a block; or, where outputs lie side by side, a thread
+  // of each of a block's warps.
+  bool plan_small(bool reduced_is_inner) {
+    const int64_t outputs = problem.num_outputs, length = problem.num_reduced;
+    SmallSumParams& s = plan.small;
+    if (!may_be_small || !s.set(problem)) return false;
+    int64_t lanes = pow2_ceil(ceil_of(length, policy.small_lane_elems)), blocks = outputs, threads = kSmallThreads;
+    Sharing sharing = Sharing::kBlock;
+    const int64_t most = pow2_floor(std::max<int64_t>(policy.small_threads / outputs, 1));  // threads of an output
+    if (!reduced_is_inner && outputs >= policy.small_side_by_side && std::min(lanes, most) > 1) {
+      sharing = Sharing::kWarps;
+      threads = std::min<int64_t>(std::min(lanes, most) * kWarp, kSmallBlockThreads);
+      blocks = ceil_of(outputs, kWarp);
+    } else if (length > kWarp * policy.small_lane_elems) {
+      threads = std::clamp<int64_t>(lanes, 2 * kWarp, kSmallBlockThreads);
+    } else {
+      sharing = Sharing::kLanes;
+      lanes = std::min(lanes, std::max<int64_t>(most, reduced_is_inner ? 8 : 1));
+      blocks = ceil_of(outputs * lanes, kSmallThreads);
+    }
+    s.lanes_log2 = static_cast<int8_t>(log2_ceil(lanes));
+    plan.kernel = reinterpret_cast<const void*>(
+        small_kernels(problem.in_type).of[static_cast<int>(sharing)][problem.reduced.count <= 1]);
+    plan.grid = dim3(static_cast<unsigned>(blocks));
+    plan.block = dim3(static_cast<unsigned>(threads));
+    plan.is_small = true;
+    return true;
+  }
+
   bool plan_rows() {
     const int inner = problem.reduced.count - 1;
     const int64_t run = problem.reduced.sizes[inner], bytes = run * elem_bytes;
@@ -105,14 +148,19 @@ struct Planner {
     p.inner = run;
     const bool at_boundary = reinterpret_cast<uintptr_t>(p.input) % 16 == 0;
     const bool to_boundary = reinterpret_cast<uintptr_t>(p.output) % 16 == 0;
-    if (one_run && kept.count == 1 && kept.strides[0][0] == run && kept.strides[0][1] == 1) {
-      const bool pow2 = (bytes & (bytes - 1)) == 0;
-      if (kernels.packed && at_boundary && to_boundary && pow2 && bytes <= policy.packed_bytes)
-        return plan_packed_rows(kernels, bytes);
-      const bool few = p.kept.size * bytes < policy.few_bytes;
-      if (kernels.short_rows && bytes <= (few ? policy.short_of_few_bytes : policy.short_bytes)) {
-        return plan_short_rows(kernels, bytes);
-      }
+    const bool in_order = one_run && kept.count == 1 && kept.strides[0][0] == run && kept.strides[0][1] == 1;
+    const bool pow2 = (bytes & (bytes - 1)) == 0;
+    if (in_order && kernels.packed && at_boundary && to_boundary && pow2 && bytes <= policy.packed_bytes) {
+      return plan_packed_rows(kernels, bytes);
+    }
+    const int64_t few_elems = !one_run ? policy.small_runs : kept.count == 0 ? policy.small_whole : policy.small_rows;
+    if (problem.num_outputs * problem.num_reduced <= few_elems && problem.num_reduced <= policy.small_length &&
+        plan_small(true)) {
+      return true;
+    }
+    const bool few = p.kept.size * bytes < policy.few_bytes;
+    if (in_order && kernels.short_rows && bytes <= (few ? policy.short_of_few_bytes : policy.short_bytes)) {
+      return plan_short_rows(kernels, bytes);
     }
     if ((one_run ? kernels.one_run : kernels.runs) == nullptr || bytes < 16) return false;
     p.guarded = !at_boundary || bytes % 16 != 0;
@@ -218,7 +266,8 @@ struct Planner {
     while (lanes < kWarp && p.inner % (2 * lanes) == 0 && p.inner / lanes > policy.short_lane_elems / 4) lanes *= 2;
     while (lanes < kWarp && lanes * policy.short_lane_elems < p.inner) lanes *= 2;
     set_lanes(lanes);
-    launch(kernels.short_rows, ceil_of(p.kept.size, p.piece), 1, dim3(kStageThreads));
+    launch(p.inner < policy.once_elems ? kernels.shortest_rows : kernels.short_rows, ceil_of(p.kept.size, p.piece), 1,
+           dim3(kStageThreads));
     return true;
   }
 
@@ -246,6 +295,14 @@ struct Planner {
       plan.grid.y = static_cast<unsigned>(p.kept.size);
       return true;
     }
+
+    const int64_t outputs = problem.num_outputs, elems = outputs * rows;
+    const bool is_small = elems <= policy.small_columns && rows <= policy.small_length;
+    const bool is_wide =
+        elems <= policy.small_wide && rows <= policy.small_wide_rows && outputs >= policy.small_side_by_side;
+    const bool is_long =
+        !(aligned && to_boundary) && rows <= policy.small_odd_rows && outputs >= policy.small_odd_outputs;
+    if ((is_small || is_wide || is_long) && plan_small(false)) return true;
 
     // Narrow columns without gaps: as many rows as fill whole vectors, and a block's width with them, make one.
     if (one_dim && rows > 1 && problem.reduced.strides[0][0] == width) {
@@ -300,10 +357,17 @@ struct Planner {
     return true;
   }
 
-  bool plan_strided(bool reduced_is_inner) {
+  bool plan_strided(bool reduced_is_inner, bool plain) {
+    if (plain && problem.num_reduced <= policy.small_length) {
+      const bool is_small =
+          reduced_is_inner || problem.num_outputs * problem.num_reduced <= policy.small_columns ||
+          (problem.num_reduced <= policy.small_apart_rows && problem.num_outputs >= policy.small_apart_outputs);
+      if (is_small && plan_small(reduced_is_inner)) return true;
+    }
     if (!set_dims(false, false)) return false;
     const int64_t reduced = p.reduced.size, kept = p.kept.size;
     p.lanes_side_by_side = reduced_is_inner;
+    p.adds_plainly = plain;
     int64_t lanes = pow2_ceil(ceil_of(reduced, 8));
     if (reduced_is_inner) {
       lanes = std::max(lanes, std::min<int64_t>(pow2_ceil(reduced), kWarp));
@@ -329,7 +393,7 @@ struct Planner {
     const bool plain = adds_plainly(problem.in_type, problem.cast_type);
     if (plain && reduced_is_inner && of_reduced == 1 && plan_rows()) return;
     if (plain && !reduced_is_inner && of_kept == 1 && plan_columns()) return;
-    plan_strided(reduced_is_inner);
+    plan_strided(reduced_is_inner, plain);
   }
 };
 
@@ -366,6 +430,29 @@ int take_letters(cudaStream_t stream, int64_t count) {
 
 }  // namespace
 
+bool SmallSumParams::set(const SumProblem& problem) {
+  int64_t extent = 1;
+  for (const auto* dims : {&problem.kept, &problem.reduced}) {
+    if (dims->count > kSmallDims) return false;
+    for (int d = 0; d < dims->count; ++d) extent += (dims->sizes[d] - 1) * dims->strides[d][0];
+  }
+  if (extent > kMaxDividend || problem.num_outputs > kMaxDividend / kWarp || problem.num_reduced > kMaxDividend / 2) {
+    return false;
+  }
+  input = problem.input;
+  output = problem.output;
+  outputs = static_cast<uint32_t>(problem.num_outputs);
+  length = static_cast<uint32_t>(problem.num_reduced);
+  out_type = problem.out_type;
+  uint32_t of_kept[2], of_reduced[2];
+  set_small_dims(problem.kept, kept_divided, kept, of_kept);
+  set_small_dims(problem.reduced, reduced_divided, reduced, of_reduced);
+  kept_in_stride = of_kept[0];
+  kept_out_stride = of_kept[1];
+  reduced_stride = of_reduced[0];
+  return true;
+}
+
 DType sum_accumulator(DType cast_type) {
   if (cast_type <= DType::kInt64) return DType::kInt64;
   return cast_type == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
@@ -378,8 +465,8 @@ bool adds_plainly(DType in_type, DType cast_type) {
   return in_type <= DType::kInt64 && cast_type <= DType::kInt64 && cast_type != DType::kBool;
 }
 
-SumPlan plan_sum(const SumProblem& problem, SumVariant variant) {
-  Planner planner(problem, variant);
+SumPlan plan_sum(const SumProblem& problem, SumVariant variant, bool may_be_small) {
+  Planner planner(problem, variant, may_be_small);
   planner.plan_all();
   return planner.plan;
 }
@@ -394,7 +481,7 @@ void take_letters(SumPlan& plan, cudaStream_t stream) {
 cudaError_t launch_sum(SumPlan& plan, void* scratch, cudaStream_t stream) {
   SumSplit& split = plan.params.split;
   split.partials = scratch;
-  void* arguments[] = {&plan.params};
+  void* arguments[] = {plan.is_small ? static_cast<void*>(&plan.small) : &plan.params};
   const cudaError_t error = cudaLaunchKernel(plan.kernel, plan.grid, plan.block, arguments, 0, stream);
   if (error != cudaSuccess || split.pieces == 1 || split.first_letter >= 0) return error;
   return cudaLaunchKernel(plan.finish_kernel, plan.finish_grid, dim3(kFinishThreads), arguments, 0, stream);
@@ -415,7 +502,7 @@ cudaError_t launch_textbook_sum(SumVariant variant, const SumProblem& problem, c
 
 std::vector<KernelEntry> sum_kernels() {
   std::vector<KernelEntry> entries = element_kernel_entries();
-  for (const auto& more : {row_kernel_entries(), column_kernel_entries()}) {
+  for (const auto& more : {row_kernel_entries(), column_kernel_entries(), small_kernel_entries()}) {
     entries.insert(entries.end(), more.begin(), more.end());
   }
   return entries;

@@ -49,6 +49,7 @@ struct SumParams {
   DType in_type, cast_type, out_type;
   bool guarded = false;            // columns: vectors reach beyond a row; rows: runs have ends
   bool lanes_side_by_side = true;  // strided
+  bool adds_plainly = true;        // strided: elements need no cast
   int lanes = 1, lanes_log2 = 0;   // threads that share an output
   DividedDims<kSumMaxDims> kept, reduced;
   int run_lanes = 1, run_lanes_log2 = 0;  // rows: of `lanes`, side by side on a run
@@ -59,18 +60,43 @@ struct SumParams {
   int64_t last_inner, inner_out_stride;   // columns: of the last row; from one output to the next
 };
 
+// Which threads share an output of a small sum.
+enum class Sharing { kLanes, kBlock, kWarps };
+
+// What small sums take instead: what all of them read is one line.
+constexpr int kSmallDims = 4;
+struct SmallSumParams {
+  struct Dim {
+    Divisor size;
+    uint32_t in_stride, out_stride;
+  };
+  const void* input;
+  void* output;
+  uint32_t outputs, length;                                  // elements of each output
+  uint32_t kept_in_stride, kept_out_stride, reduced_stride;  // of the outermost dims, by which nothing is divided
+  int8_t kept_divided, reduced_divided, lanes_log2;          // the other dims; threads that share an output
+  DType out_type;
+  Dim kept[kSmallDims - 1], reduced[kSmallDims - 1];  // innermost first
+
+  // Returns false where the dims are too many or too large for 32 bits.
+  bool set(const SumProblem& problem);
+};
+
 // The launch that the policy chose.
 struct SumPlan {
   const void* kernel = nullptr;         // null: the textbook kernels take it
   const void* finish_kernel = nullptr;  // adds the partials where letters are not to be had
   dim3 grid, block, finish_grid;
-  SumParams params;
+  bool is_small = false;
+  SmallSumParams small;  // then the kernel takes these,
+  SumParams params;      // else these
   int64_t scratch_bytes = 0;
   int64_t letters = 0;
   bool mails_partials = false;  // and needs no scratch memory for them
 };
 
-SumPlan plan_sum(const SumProblem& problem, SumVariant variant);
+// may_be_small: the kernel of small sums is none of the variants.
+SumPlan plan_sum(const SumProblem& problem, SumVariant variant, bool may_be_small);
 
 // For one launch, where blocks share outputs: they mail their partial sums (split.cuh). Without letters, or where none
 // are left, a second launch adds them.

@@ -164,7 +164,7 @@ void sum_into(const Tensor& out, const Tensor& self, const std::bitset<kMaxDims 
   const bool exact = problem.cast_type <= DType::kInt64;  // nothing to compensate
   if (exact && variant == SumVariant::kCompensated) variant = SumVariant::kOneLaunch;
   SumPlan plan;
-  if (!is_textbook(variant)) plan = plan_sum(problem, variant);
+  if (!is_textbook(variant)) plan = plan_sum(problem, variant, /*may_be_small=*/!name);
   if (plan.kernel == nullptr) {
     TORCH_CHECK(!name || is_textbook(variant), "cudamem::sum: variant '", *name,
                 "' takes up to 8 kept and 8 summed dims that do not join, and fewer than 2^31 rows of each");

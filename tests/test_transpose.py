@@ -92,6 +92,21 @@ SITUATIONS = {
     ],
     "nothing that moves": [((5, 1003), 0, 0), ((1, 70_001), 0, 1), ((3, 1, 64), 0, 1)],
 }
+# Small tensors are gathered, mid-sized ones take small tiles: what comes after those asks for more elements.
+LARGE_SITUATIONS = {
+    "multiples of 16 bytes": [((1040, 2064), 0, 1), ((33, 64, 5, 208), 1, 3)],
+    "any size": [((4099, 4097), 0, 1), ((3, 4001, 1399), 1, 2)],
+    "2 to 4 lines": [((70_000, 3), 0, 1), ((4, 70_000), 0, 1), ((70_001, 3), 0, 1), ((3, 70_001), 0, 1)],
+    "a few lines": [((60_001, 9), 0, 1), ((120_001, 5), 0, 1), ((9, 70_001), 0, 1), ((13, 70_003), 0, 1)],
+    "small matrices": [((6001, 12, 9), 1, 2), ((3001, 15, 13), 1, 2)],
+    "folded dims": [
+        ((40, 9, 203, 9), 0, 3),
+        ((12, 33, 41, 129), 0, 3),
+        ((9, 2000, 9, 9), 0, 2),
+        ((9, 201, 13, 41), 1, 3),
+    ],
+    "rows that change places": [((6, 50, 200, 64), 1, 2), ((90, 50, 1001), 0, 1), ((60, 50, 320, 8), 1, 2)],
+}
 VIEWS = {
     "whole": lambda memory, shape: memory[: math.prod(shape)].view(shape),
     "one element off": lambda memory, shape: memory[1 : 1 + math.prod(shape)].view(shape),
@@ -108,6 +123,28 @@ def test_every_situation(device, situation, view, element_bytes):
     for shape, dim0, dim1 in SITUATIONS[situation]:
         memory = random_bits((2 * math.prod(shape) + 1,), BY_ELEMENT_BYTES[element_bytes], device)
         check(VIEWS[view](memory, shape), dim0, dim1)
+
+
+@pytest.mark.parametrize("element_bytes", BY_ELEMENT_BYTES)
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("situation", LARGE_SITUATIONS)
+def test_every_large_situation(cuda, situation, view, element_bytes):
+    for shape, dim0, dim1 in LARGE_SITUATIONS[situation]:
+        memory = random_bits((2 * math.prod(shape) + 1,), BY_ELEMENT_BYTES[element_bytes], cuda)
+        check(VIEWS[view](memory, shape), dim0, dim1)
+
+
+@pytest.mark.parametrize("element_bytes", BY_ELEMENT_BYTES)
+@pytest.mark.parametrize("variant", ["swizzled", "aligned"])
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_variants_in_every_situation(cuda, situation, variant, element_bytes):
+    for (shape, dim0, dim1), view in itertools.product(SITUATIONS[situation], VIEWS.values()):
+        memory = random_bits((2 * math.prod(shape) + 1,), BY_ELEMENT_BYTES[element_bytes], cuda)
+        try:
+            check(view(memory, shape), dim0, dim1, variant)
+        except RuntimeError as error:
+            if f"variant '{variant}' needs" not in str(error):
+                raise
 
 
 @pytest.mark.parametrize("draw", range(100))

@@ -9,6 +9,8 @@ namespace cudamem {
 
 using TransposeBatch = DividedDims<4>;
 
+constexpr int64_t kMaxGridYZ = 65535;
+
 struct TileGrid {
   bool flat;
   Divisor row_tiles, col_tiles;
@@ -16,7 +18,6 @@ struct TileGrid {
 
   // Returns false where there are more tiles than a grid can hold.
   bool set(int64_t row_tile_count, int64_t col_tile_count, int64_t plane_count) {
-    constexpr int64_t kMaxGridYZ = 65535;
     flat = col_tile_count > kMaxGridYZ || plane_count > kMaxGridYZ;
     const int64_t tiles = row_tile_count * col_tile_count * plane_count;
     if (tiles > kMaxDividend) return false;

@@ -4,9 +4,11 @@
 #include "transpose/aligned.cuh"
 #include "transpose/chunk.cuh"
 #include "transpose/copy.cuh"
+#include "transpose/gather.cuh"
 #include "transpose/general.cuh"
 #include "transpose/in_place.cuh"
 #include "transpose/narrow.cuh"
+#include "transpose/small.cuh"
 #include "transpose/swizzled.cuh"
 #include "transpose/transpose.cuh"
 
@@ -52,6 +54,13 @@ int log2_ceil(int64_t n) {
   return log2;
 }
 
+// How far apart the first and the last element of the input are, and 1.
+int64_t input_extent(const StridedDims<2>& dims) {
+  int64_t extent = 1;
+  for (int d = 0; d < dims.count; ++d) extent += (dims.sizes[d] - 1) * dims.strides[d][0];
+  return extent;
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // One function a kernel: fills its problem, or returns false where it is not legal.
 // ---------------------------------------------------------------------------------------------------------------------
@@ -95,6 +104,42 @@ bool make_swizzled(const TransposeProblem& t, SwizzledProblem& p) {
 }
 
 constexpr const char* kAlignedNeeds = "stride 1 along the input's fastest dim and at most four other dims";
+
+bool make_gather(const StridedDims<2>& dims, const void* input, void* output, int64_t elems, GatherProblem& p) {
+  constexpr int64_t kMost = kMaxDividend - kGatherThreads * 16;  // so that no thread's index overflows
+  if (dims.count > kGatherDims || elems > kMost || input_extent(dims) > kMost) return false;
+  p.input = input;
+  p.output = output;
+  p.elems = static_cast<uint32_t>(elems);
+  p.divided = std::max(dims.count - 1, 0);
+  p.outer_stride = dims.count > 0 ? static_cast<uint32_t>(dims.strides[0][0]) : 0;
+  for (int d = 0; d < p.divided; ++d) {
+    const int of = dims.count - 1 - d;
+    p.dims[d] = {Divisor(dims.sizes[of]), static_cast<uint32_t>(dims.strides[of][0])};
+  }
+  return true;
+}
+
+bool make_small(const StridedDims<2>& dims, const TransposeProblem& t, SmallProblem& p) {
+  if (t.batch.count > kSmallBatchDims || t.planes > kMaxGridYZ ||
+      std::max(t.rows * t.cols * t.planes, input_extent(dims)) > kMaxDividend) {
+    return false;
+  }
+  p.input = t.input;
+  p.output = t.output;
+  p.rows = static_cast<uint32_t>(t.rows);
+  p.cols = static_cast<uint32_t>(t.cols);
+  p.in_row_stride = static_cast<uint32_t>(t.in_row_stride);
+  p.in_col_stride = static_cast<uint32_t>(t.in_col_stride);
+  p.out_col_stride = static_cast<uint32_t>(t.out_col_stride);
+  p.batch_dims = t.batch.count;
+  for (int d = 0; d < t.batch.count; ++d) {
+    const int of = t.batch.count - 1 - d;
+    p.batch[d] = {Divisor(t.batch.sizes[of]), static_cast<uint32_t>(t.batch.strides[of][0]),
+                  static_cast<uint32_t>(t.batch.strides[of][1])};
+  }
+  return true;
+}
 
 template <int kBytes>
 bool make_aligned(const TransposeProblem& t, AlignedProblem& p) {
@@ -232,6 +277,46 @@ cudaError_t launch_aligned(const AlignedProblem& p, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
+// Few elements are gathered one by one, more in words of 4 elements or 16 bytes.
+constexpr int64_t kFewElems = 1 << 16;
+template <int kBytes>
+constexpr int kGatherElems = std::min(4, 16 / kBytes);
+
+bool launch_gather(const StridedDims<2>& dims, const void* input, void* output, int element_bytes, int64_t elems,
+                   cudaStream_t stream, cudaError_t& error) {
+  GatherProblem p;
+  if (!divides(16, {address(output)}) || !make_gather(dims, input, output, elems, p)) return false;
+  with_element_bytes(element_bytes, [&](auto bytes) {
+    const bool few = elems <= kFewElems;
+    const auto kernel = few ? transpose_gather_kernel<bytes, 1> : transpose_gather_kernel<bytes, kGatherElems<bytes>>;
+    const auto words = ceil_div<uint32_t>(p.elems, few ? 1 : kGatherElems<bytes>);
+    kernel<<<ceil_div<uint32_t>(words, kGatherThreads), kGatherThreads, 0, stream>>>(p);
+    error = cudaGetLastError();
+  });
+  return true;
+}
+
+template <int kBytes, int kRows, int kCols>
+bool launch_small(const StridedDims<2>& dims, const TransposeProblem& t, cudaStream_t stream, cudaError_t& error) {
+  SmallProblem p;
+  const int64_t col_tiles = ceil_div<int64_t>(t.cols, kCols);
+  if (col_tiles > kMaxGridYZ || !make_small(dims, t, p)) return false;
+  const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(t.rows, kRows)), static_cast<unsigned>(col_tiles),
+                  static_cast<unsigned>(t.planes));
+  transpose_small_kernel<kBytes, kRows, kCols><<<grid, kSmallThreads, 0, stream>>>(p);
+  error = cudaGetLastError();
+  return true;
+}
+
+template <int kBytes>
+bool launch_small(const StridedDims<2>& dims, const TransposeProblem& t, cudaStream_t stream, cudaError_t& error) {
+  if constexpr (kBytes <= 2) {
+    constexpr int64_t kManyElems = 1 << 20;
+    if (t.rows * t.cols * t.planes > kManyElems) return launch_small<kBytes, 64, 32>(dims, t, stream, error);
+  }
+  return launch_small<kBytes, 32, 32>(dims, t, stream, error);
+}
+
 using InterleaveKernel = void (*)(InterleaveProblem);
 
 template <int kBytes, bool kJoins>
@@ -310,9 +395,18 @@ cudaError_t launch_transpose(TransposeVariant variant, const TransposeProblem& t
   });
 }
 
-bool launch_best_transpose(const TransposeProblem& t, cudaStream_t stream, cudaError_t& error) {
+bool launch_best_transpose(const StridedDims<2>& dims, const TransposeProblem& t, cudaStream_t stream,
+                           cudaError_t& error) {
   return with_element_bytes(t.element_bytes, [&](auto bytes) {
     constexpr int kSectorBytes = 32;
+    // Up to so many bytes in all, small tiles beat the others; the swizzled ones, where they are legal, up to fewer.
+    constexpr int64_t kSmallBytes = 1 << 24;
+    constexpr int64_t kSmallAlignedBytes = bytes <= 2 ? 1 << 19 : bytes == 4 ? 1 << 22 : bytes == 8 ? kSmallBytes : 0;
+    constexpr int64_t kFewLinesJoined = 8, kFewLinesSplit = 15;  // and so do single elements where lines are few
+    constexpr int64_t kJoinedBytes = 1 << 23, kSplitBytes = 1 << 19;
+    const int64_t elems = t.rows * t.cols * t.planes, all_bytes = elems * bytes, narrow = std::min(t.rows, t.cols);
+    const auto gather = [&] { return launch_gather(dims, t.input, t.output, bytes, elems, stream, error); };
+    if (elems <= kFewElems && gather()) return true;
     for (bool joins : {false, true}) {
       InterleaveProblem p;
       if (make_interleave<bytes>(t, joins, p)) {
@@ -322,8 +416,15 @@ bool launch_best_transpose(const TransposeProblem& t, cudaStream_t stream, cudaE
       }
     }
     SwizzledProblem swizzled;
-    if (t.rows * bytes >= kSectorBytes && make_swizzled<bytes>(t, swizzled)) {
+    if (!(narrow >= 32 && all_bytes <= kSmallAlignedBytes) && t.rows * bytes >= kSectorBytes &&
+        make_swizzled<bytes>(t, swizzled)) {
       error = launch_swizzled<bytes>(swizzled, stream);
+      return true;
+    }
+    if (narrow >= 16 && all_bytes <= kSmallBytes && launch_small<bytes>(dims, t, stream, error)) return true;
+    if (((t.rows <= kFewLinesJoined && all_bytes <= kJoinedBytes) ||
+         (t.cols <= kFewLinesSplit && all_bytes <= kSplitBytes)) &&
+        gather()) {
       return true;
     }
     ChunkProblem chunk;
@@ -346,20 +447,24 @@ bool launch_best_transpose(const TransposeProblem& t, cudaStream_t stream, cudaE
     const bool foldable = make_general(t, general);
     const bool folded = foldable && (general.rows.count > 1 || general.cols.count > 1);
     AlignedProblem aligned;
-    if (!folded && std::min(t.rows, t.cols) >= 32 && make_aligned<bytes>(t, aligned)) {
+    if (!folded && narrow >= 32 && make_aligned<bytes>(t, aligned)) {
+      // A plane that would fill less than half of a tile.
+      using Policy = AlignedPolicy<bytes>;
+      if ((2 * t.rows < Policy::kRows || 2 * t.cols < Policy::kCols) && launch_small<bytes>(dims, t, stream, error)) {
+        return true;
+      }
       error = launch_aligned<bytes>(aligned, stream);
       return true;
     }
     GeneralKernel kernel = nullptr;
-    // Below this, of a tile and in all, its tables cost more than they save.
-    constexpr int64_t kMinTileElems = 512, kMinElems = 1 << 16;
+    constexpr int64_t kMinTileElems = 512;  // below this its tables cost more than they save
     if (foldable && int64_t{general.rows.size} * general.cols.size >= kMinTileElems &&
-        t.rows * t.cols * t.planes >= kMinElems && place_general<bytes>(general, kernel)) {
+        place_general<bytes>(general, kernel)) {
       kernel<<<general.tiles.grid, kGeneralThreads, 0, stream>>>(general);
       error = cudaGetLastError();
       return true;
     }
-    return false;
+    return gather();
   });
 }
 
@@ -433,10 +538,8 @@ bool launch_shifted_copy(const StridedDims<2>& dims, const void* input, void* ou
   return true;
 }
 
-}  // namespace
-
-bool launch_copy(const StridedDims<2>& dims, const void* input, void* output, int element_bytes, cudaStream_t stream,
-                 cudaError_t& error) {
+bool launch_row_copy(const StridedDims<2>& dims, const void* input, void* output, int element_bytes,
+                     cudaStream_t stream, cudaError_t& error) {
   const int last = dims.count - 1;
   if (last < 0 || dims.strides[last][0] != 1 || !divides(16, {address(output)})) return false;
   const int64_t row_bytes = dims.sizes[last] * element_bytes;
@@ -463,6 +566,18 @@ bool launch_copy(const StridedDims<2>& dims, const void* input, void* output, in
   error =
       vector_bytes == 16 ? launch_vector_copy<16>(p, short_rows, stream) : launch_vector_copy<8>(p, short_rows, stream);
   return true;
+}
+
+}  // namespace
+
+bool launch_copy(const StridedDims<2>& dims, const void* input, void* output, int element_bytes, cudaStream_t stream,
+                 cudaError_t& error) {
+  constexpr int64_t kFewBytes = 3 << 20;
+  int64_t elems = 1;
+  for (int d = 0; d < dims.count; ++d) elems *= dims.sizes[d];
+  const auto gather = [&] { return launch_gather(dims, input, output, element_bytes, elems, stream, error); };
+  return (elems * element_bytes <= kFewBytes && gather()) ||
+         launch_row_copy(dims, input, output, element_bytes, stream, error) || gather();
 }
 
 cudaError_t launch_transpose_in_place(const TransposeInPlaceProblem& p, cudaStream_t stream) {
@@ -492,6 +607,12 @@ std::vector<KernelEntry> transpose_kernels() {
       add("general<" + size + ", square", transpose_general_kernel<bytes, TileShape::kSquare>, kGeneralThreads);
       add("general<" + size + ", tall", transpose_general_kernel<bytes, TileShape::kTall>, kGeneralThreads);
       add("general<" + size + ", wide", transpose_general_kernel<bytes, TileShape::kWide>, kGeneralThreads);
+      add("gather<" + size, transpose_gather_kernel<bytes, 1>, kGatherThreads);
+      if constexpr (bytes < 16) {
+        add("gather<" + size + ", words", transpose_gather_kernel<bytes, kGatherElems<bytes>>, kGatherThreads);
+      }
+      add("small<" + size, transpose_small_kernel<bytes, 32, 32>, kSmallThreads);
+      if constexpr (bytes <= 2) add("small<" + size + ", long", transpose_small_kernel<bytes, 64, 32>, kSmallThreads);
       add("chunk<" + size, transpose_chunk_kernel<bytes>, kChunkThreads, kChunkBytes + kChunkEnds);
       add("narrow_split<" + size, transpose_narrow_kernel<bytes, false>, kNarrowThreads);
       add("narrow_join<" + size, transpose_narrow_kernel<bytes, true>, kNarrowThreads);

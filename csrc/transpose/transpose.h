@@ -64,8 +64,10 @@ const char* transpose_needs(TransposeVariant variant, const TransposeProblem& pr
 
 cudaError_t launch_transpose(TransposeVariant variant, const TransposeProblem& problem, cudaStream_t stream);
 
-// The fastest kernel for the problem. Returns false where there is none better than ATen's copy.
-bool launch_best_transpose(const TransposeProblem& problem, cudaStream_t stream, cudaError_t& error);
+// The fastest kernel for the problem, which is that of `dims`. Returns false where there is none better than ATen's
+// copy.
+bool launch_best_transpose(const StridedDims<2>& dims, const TransposeProblem& problem, cudaStream_t stream,
+                           cudaError_t& error);
 
 // A copy between two orders of dims that run fastest along the same one, the last: input and output strides in
 // elements, the output contiguous. Returns false where there is no kernel better than ATen's copy.

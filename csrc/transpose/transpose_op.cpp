@@ -62,7 +62,7 @@ Tensor transpose_cuda(const Tensor& self, int64_t dim0, int64_t dim1, Variant va
     TORCH_CHECK(needs == nullptr, "cudamem::transpose: variant '", *variant, "' needs ", needs, "; got sizes ",
                 self.sizes(), ", strides ", self.strides(), ", dims ", dim0, " and ", dim1);
     error = launch_transpose(chosen, problem, stream);
-  } else if (!(transposes ? launch_best_transpose(problem, stream, error)
+  } else if (!(transposes ? launch_best_transpose(dims, problem, stream, error)
                           : launch_copy(dims, problem.input, problem.output, problem.element_bytes, stream, error))) {
     return out.copy_(view);
   }

@@ -96,11 +96,12 @@ def test_what_the_sanitizer_found_is_read_from_its_log(summary, monkeypatch):
     assert found == {"failed": 1, "passed": 2, "skipped": 1, "error": 1, "sanitizer_errors": 12, "summaries": 1}
 
 
-@pytest.mark.parametrize("status", [0, 99])
-def test_a_sanitizer_that_fails_is_not_passed_over(status, monkeypatch, tmp_path):
+@pytest.mark.parametrize(("status", "planted"), [(0, 1), (99, 1), (0, 0)])
+def test_a_sanitizer_that_fails_is_not_passed_over(status, planted, monkeypatch, tmp_path):
     fake = tmp_path / "compute-sanitizer"
     fake.write_text(
-        f"#!/bin/sh\necho '= 2 passed in 1.00s ='\necho '========= ERROR SUMMARY: 0 errors'\nexit {status}\n"
+        f"#!/bin/sh\ncase \"$*\" in *resize_*) echo '========= ERROR SUMMARY: {planted} errors'; exit 1;; esac\n"
+        f"echo '= 2 passed in 1.00s ='\necho '========= ERROR SUMMARY: 0 errors'\nexit {status}\n"
     )
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
@@ -109,4 +110,4 @@ def test_a_sanitizer_that_fails_is_not_passed_over(status, monkeypatch, tmp_path
 
     monkeypatch.setattr(sanitize, "ROOT", tmp_path)
     monkeypatch.setattr(sanitize, "LOGS", tmp_path)
-    assert sanitize.run("memcheck", ["a", "b", "c"], jobs=2, seconds=60) == (status == 0)
+    assert sanitize.run("memcheck", ["a", "b", "c"], jobs=2, seconds=60) == (status == 0 and planted > 0)
